@@ -1,0 +1,1 @@
+"""What a step costs: hardware, curves and one formula family per file."""

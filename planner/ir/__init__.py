@@ -1,0 +1,1 @@
+"""Plain data: what the passes exchange. No torch, no solver."""

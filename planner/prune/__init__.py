@@ -1,0 +1,1 @@
+"""Exact reductions of a Graph or a Problem."""

@@ -1,0 +1,1 @@
+"""A Plan as tables, pictures and pages; the only place that formats units."""

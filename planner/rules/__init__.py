@@ -1,0 +1,1 @@
+"""Which placements an operator may take on one mesh axis."""

@@ -1,0 +1,1 @@
+"""One file per pipeline schedule: pure functions to lists of actions."""

@@ -1,0 +1,1 @@
+"""Choosing: candidates, prices, placements, stage cuts."""

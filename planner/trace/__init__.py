@@ -1,0 +1,1 @@
+"""The user's model file, recorded as a Graph."""
