@@ -1,0 +1,1 @@
+"""Public names of autopar, loaded when first used."""

@@ -80,7 +80,8 @@ class TensorArg:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter. `fqns` holds all its names; the first one is canonical, more than one means it is tied. `tensor` is its name in the graph."""
+    """A parameter. `fqns` holds all its names; the first one is canonical, more than one means it is tied. `tensor` is its name in
+    the graph."""
 
     tensor: str
     fqns: tuple[str, ...]

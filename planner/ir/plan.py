@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.ir.batch import InputInfo
 from planner.ir.mesh import Mesh
 from planner.ir.placement import Placement
 from planner.ir.strategy import Collective
@@ -21,11 +22,12 @@ PLACEMENT_AXES = ("dp_replicate", "dp_shard", "tp")
 class ModelInfo:
     """`fingerprint` is `planner.ir.fingerprint.fingerprint`; `blocks` are the repeated blocks (glob, first copy, count): they are the
     units of fully_shard and recompute. `dtype` is that of the parameters, `compute_dtype` that of forward and backward, `reduce_dtype` that
-    of gradient reductions; `samples` says what batch dim 0 counts, `tokens_per_sample` is 0 where inputs are not token ids."""
+    of gradient reductions; `tokens_per_sample` is 0 where inputs are not token ids. `inputs` are the tensors of one microbatch."""
 
     name: str
     fingerprint: str
     parameters: int
+    inputs: tuple[InputInfo, ...]
     blocks: tuple[BlockInfo, ...]
     dtype: str
     compute_dtype: str
@@ -67,7 +69,9 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Activation:
     """A border where the tensor changes placement along tp: made as `value_from` and handed on as `value`; its gradient arrives as
-    `grad_from` and is handed back as `grad`. Borders that change nothing are not listed."""
+    `grad_from` and is handed back as `grad`. Listed are the borders that change something and those at stage cuts that are not R/R.
+    A border is named `FQN:input` or `FQN:output` followed by the pytree path where the value is not a single tensor:
+    `layers.*.attention_norm:output`, `encoder:input['mask']`, `:output[0]` (the empty FQN is the whole model)."""
 
     value_from: Placement
     value: Placement
