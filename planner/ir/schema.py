@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -39,7 +39,7 @@ def schema() -> Mapping[str, Json]:
 
 def check(document: Json) -> None:
     """Raises PlanError with the path of the first thing in `document` that the schema does not allow."""
-    errors = list(_deepest(_Validator(schema()).iter_errors(document)))
+    errors = list(_Validator(schema()).iter_errors(document))
     if errors:
         first = min(errors, key=lambda error: [str(key) for key in error.absolute_path])
         raise PlanError(f"{path(first.absolute_path)}: {_expected(first)}")
@@ -51,14 +51,6 @@ def path(keys: Sequence[str | int]) -> str:
     for key in keys:
         text += f"[{key}]" if isinstance(key, int) else f".{key}" if key.isidentifier() else f"[{key!r}]"
     return text.removeprefix(".") or "the plan"
-
-
-def _deepest(errors: Iterator[ValidationError]) -> Iterator[ValidationError]:
-    for error in errors:
-        if error.context:
-            yield from _deepest(iter(error.context))
-        else:
-            yield error
 
 
 def _expected(error: ValidationError) -> str:
@@ -81,5 +73,6 @@ def _expected(error: ValidationError) -> str:
     return f"expected {_BOUNDS[str(error.validator)]} {rule}, found {value}"
 
 
-def _article(rule: str) -> str:
-    return f"an {rule}" if rule[0] in "aeiou" else f"a {rule}"
+def _article(rule: str | list[str]) -> str:
+    kinds = [rule] if isinstance(rule, str) else rule
+    return " or ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
