@@ -1,0 +1,150 @@
+"""A placed model as a sequence of units: what runs between two places where a pipeline cut is possible.
+
+A unit begins at the call of a repeated block or of a top-level module; ops outside modules belong to the unit before the next call. Copies of a
+folded block become units of their own here, all with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.ir.graph import Graph, Op, Parameter
+from planner.ir.placement import Layout, R
+from planner.ir.strategy import Collective
+from planner.search.price import local_bytes
+from planner.search.space import Decision, Space, Way
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedParameter:
+    """A parameter of one copy, with the layout it got; `fqn` names this copy."""
+
+    fqn: str
+    parameter: Parameter
+    layout: Layout
+
+    def local_shape(self, degree: int) -> tuple[int, ...]:
+        """The shape of this rank's part along tp."""
+        shape = list(self.parameter.shape)
+        if self.layout.value.is_shard:
+            shape[self.layout.value.dim] //= degree
+        return tuple(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedUnit:
+    """One unit, per microbatch on one rank. `block` says that it is a copy of a repeated block. `entry_bytes` is the block's input, which
+    full recompute keeps instead of `saved_bytes`; `crossing_bytes` is what a cut before this unit would send."""
+
+    begin: str
+    block: bool
+    forward_s: float
+    backward_s: float
+    forward_tp_s: float
+    backward_tp_s: float
+    saved_bytes: float
+    entry_bytes: float
+    working_bytes: float
+    crossing_bytes: float
+    crossings: tuple[str, ...]
+    parameters: tuple[PlacedParameter, ...]
+    collectives: tuple[Collective, ...]
+
+
+def unit_names(graph: Graph) -> tuple[str, ...]:
+    """For each forward op, the module whose call begins its unit; empty before the first call."""
+    blocks = [copy for region in graph.regions for copy in region.copies]
+    containers = {".".join(parts[:length]) for parts in (copy.split(".") for copy in blocks) for length in range(1, len(parts))}
+    names, current, seen = [], "", {""}
+    for op in graph.ops:
+        call = _call(op.module, containers)
+        if call and call != current and call not in seen:  # a module called again cannot begin a second stage
+            current = call
+            seen.add(call)
+        names.append(current)
+    return tuple(names)
+
+
+def _call(module: str, containers: set[str]) -> str:
+    """The outermost module around an op that holds no repeated blocks; empty for ops outside of any."""
+    parts = module.split(".") if module else []
+    for length in range(1, len(parts) + 1):
+        prefix = ".".join(parts[:length])
+        if prefix not in containers:
+            return prefix
+    return ""
+
+
+def place(space: Space, picks: Sequence[int]) -> tuple[PlacedUnit, ...]:
+    """The units of a solved space, in the order of execution, with copies."""
+    graph = space.graph
+    chosen = {d.name: (d, d.ways[pick]) for d, pick in zip(space.decisions, picks, strict=True)}
+    layouts = {name: layout for d, way in chosen.values() for name, layout in zip(_made(d), way.strategy.outputs, strict=True)}
+    grouped: dict[str, list[Op]] = {}
+    for op, name in zip(graph.ops, unit_names(graph), strict=True):
+        grouped.setdefault(name, []).append(op)
+    regions = {region.copies[0]: region for region in graph.regions}
+    units: list[PlacedUnit] = []
+    before: list[Op] = []
+    for name, ops in grouped.items():
+        region = regions.get(name)
+        units.append(_unit(space, ops, chosen, layouts, name, region is not None, _crossing(graph, before, ())))
+        if region:
+            between = _crossing(graph, [*before, *ops], region.ops)
+            units.extend(_unit(space, ops, chosen, layouts, copy, True, between) for copy in region.copies[1:])
+        before.extend(ops)
+    return tuple(units)
+
+
+def _made(decision: Decision) -> tuple[str, ...]:
+    return decision.op.outputs if decision.op else (decision.name,)
+
+
+def _crossing(graph: Graph, before: Sequence[Op], again: Sequence[str]) -> tuple[str, ...]:
+    """Tensors that ops so far made and later ones read: what a cut here sends. `again` are ops that will run once more, as another copy."""
+    done = {op.name for op in before} - set(again)
+    carried = {written for region in graph.regions if set(region.ops) & set(again) for _, written in region.carried}
+    return tuple(
+        name
+        for op in before
+        for name in op.outputs
+        if name in carried or (op.name not in again and any(r.name not in done for r, _ in graph.consumers.get(name, ())))
+    )
+
+
+def _unit(
+    space: Space,
+    ops: Sequence[Op],
+    chosen: dict[str, tuple[Decision, Way]],
+    layouts: dict[str, Layout],
+    begin: str,
+    block: bool,
+    crossings: tuple[str, ...],
+) -> PlacedUnit:
+    graph, degree = space.graph, space.degree
+    ways = [chosen[op.name][1] for op in ops]
+    prices = [way.price for way in ways]
+    entry = [name for region in graph.regions if set(region.ops) & {op.name for op in ops} for name, _ in region.carried]
+    used = dict.fromkeys(name for op in ops for name in op.inputs)
+    parameters = [p for p in graph.parameters if p.tensor in used]
+    first = next((region.copies[0] for region in graph.regions if block and begin in region.copies), "")
+    return PlacedUnit(
+        begin,
+        block,
+        sum(p.forward_s for p in prices),
+        sum(p.backward_s for p in prices),
+        sum(p.forward_tp_s for p in prices),
+        sum(p.backward_tp_s for p in prices),
+        sum(way.saved_bytes for way in ways),
+        sum(local_bytes(graph.by_name[name], layouts[name], degree) for name in entry),
+        max((p.working_bytes for p in prices), default=0.0),
+        sum(local_bytes(graph.by_name[name], layouts.get(name, R), degree) for name in crossings),
+        crossings,
+        tuple(PlacedParameter(_renamed(p.fqn, first, begin), p, layouts[p.tensor]) for p in parameters),
+        tuple(c for way in ways for c in way.strategy.collectives),
+    )
+
+
+def _renamed(fqn: str, first: str, copy: str) -> str:
+    return copy + fqn[len(first) :] if first and fqn.startswith(first + ".") else fqn
