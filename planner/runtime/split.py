@@ -1,0 +1,138 @@
+"""One stage of a model: the module that a rank runs.
+
+The stage keeps the blocks, parameters and buffers of the model itself, under their names; the code between blocks becomes a graph of
+operators. What other stages hold is left behind and freed with the model.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import fx, nn
+
+from planner.ir.plan import Plan
+from planner.runtime.cuts import Cuts, attribute, cut
+from planner.runtime.stage import Program, Shared, StageModule, StagePart, Value, attach, on_device, persistence
+from planner.runtime.world import default_device
+
+
+def split(model: nn.Module, plan: Plan, *, pp_rank: int, device: torch.device | None = None) -> StagePart:
+    """Stage `pp_rank` of `plan`, with the modules and parameters of `model` itself; `model` may be on the meta device.
+
+    Raises ModelError, with the reason, if the model cannot be cut, PlanError if a stage begins at a module that forward does not call.
+    """
+    return part_of(cut(model, plan), pp_rank, device=device or default_device())
+
+
+def part_of(cuts: Cuts, stage: int, *, device: torch.device) -> StagePart:
+    """One stage as a module."""
+    received = () if stage == 0 else cuts.live(stage)
+    sent = () if stage == cuts.stages - 1 else cuts.live(stage + 1)
+    module = StageModule(program_of(cuts, stage, received, sent, device))
+    for fqn in held_modules(cuts, stage):
+        attach(module, fqn, cuts.model.get_submodule(fqn))
+    attach_attributes(module, cuts, stage)
+    return StagePart(
+        module=module,
+        index=stage,
+        stages=cuts.stages,
+        received=tuple(value_of(cuts, node, stage) for node in received),
+        sent=tuple(value_of(cuts, node, stage + 1) for node in sent),
+        shared=shared_parameters(cuts, stage),
+    )
+
+
+def value_of(cuts: Cuts, node: fx.Node, stage: int) -> Value:
+    """The description of a tensor that enters `stage`."""
+    value = node.meta["val"]
+    readers = (user for user in node.users if cuts.stage_of[user] >= stage and user.op == "call_module")
+    reader = next((f"{user.target}:input{argument_path(user, node)}" for user in readers), "")
+    return Value(node.name, tuple(value.shape), value.dtype, node in cuts.trains, node.meta["border"], reader)
+
+
+def argument_path(call: fx.Node, node: fx.Node) -> str:
+    """The pytree path of an argument as a border names it: nothing for a single one, `[0]` for a positional, `['x']` for a keyword one."""
+    if len(call.args) == 1 and not call.kwargs:
+        return ""
+    positional = (f"[{index}]" for index, item in enumerate(call.args) if item is node)
+    keyword = (f"['{name}']" for name, item in call.kwargs.items() if item is node)
+    return next(positional, None) or next(keyword, "")
+
+
+def held_modules(cuts: Cuts, stage: int) -> tuple[str, ...]:
+    """The blocks that `stage` calls, in the model's order."""
+    called = {str(node.target) for node in cuts.nodes_of(stage) if node.op == "call_module"}
+    return tuple(fqn for fqn, _ in cuts.model.named_modules(remove_duplicate=False) if fqn in called)
+
+
+def attribute_names(cuts: Cuts, stage: int) -> dict[str, str]:
+    """For every parameter or buffer that the code between blocks reads: the name under which this stage has it, a block's if it can."""
+    inside = tuple(f"{fqn}." for fqn in held_modules(cuts, stage))
+    names = {}
+    for node in cuts.nodes_of(stage):
+        aliases = cuts.folded.names.get(str(node.target), ()) if node.op == "get_attr" else ()
+        if aliases:
+            names[str(node.target)] = next((name for name in aliases if name.startswith(inside)), aliases[0])
+    return names
+
+
+def attach_attributes(module: StageModule, cuts: Cuts, stage: int) -> None:
+    """Hangs into the stage what the code between blocks reads and no block of the stage has."""
+    inside = tuple(f"{fqn}." for fqn in held_modules(cuts, stage))
+    persistent = persistence(cuts.model)
+    for fqn in attribute_names(cuts, stage).values():
+        if not fqn.startswith(inside):
+            attach(module, fqn, attribute(cuts.model, fqn), persistent=persistent.get(fqn, True))
+    for name, helper in cuts.folded.helpers.items():
+        if any(node.op == "get_attr" and node.target == name for node in cuts.nodes_of(stage)):
+            attach(module, name, helper)
+
+
+def program_of(cuts: Cuts, stage: int, received: tuple[fx.Node, ...], sent: tuple[fx.Node, ...], device: torch.device) -> Program:
+    """The graph of one stage."""
+    folded, nodes, names = cuts.folded, cuts.nodes_of(stage), attribute_names(cuts, stage)
+    graph, env = fx.Graph(), {}
+    inputs = [node for node in nodes if node.name in folded.inputs]
+    constants = [node for node in nodes if node.name in folded.constants]
+    for node in (*received, *inputs, *constants):
+        env[node] = graph.placeholder(node.name)
+    for node in received:
+        if node.meta["mutated"]:
+            env[node] = graph.call_function(torch.ops.aten.clone.default, (env[node],))
+    for node in nodes:
+        if node.op not in ("placeholder", "output"):
+            env[node] = copied(graph, node, env, names, device)
+    output = folded.graph.output_node()
+    last = stage == cuts.stages - 1
+    graph.output(fx.map_arg(output.args[0], env.__getitem__) if last else tuple(env[node] for node in sent))
+    return Program(
+        graph=graph,
+        inputs=tuple(folded.inputs[node.name] for node in inputs),
+        constants=tuple(folded.constants[node.name].to(device) for node in constants),
+        output=folded.output if last else None,
+        signature=inspect.signature(cuts.model.forward),
+    )
+
+
+def copied(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node], names: dict[str, str], device: torch.device) -> fx.Node:
+    """`node` in the stage's graph, for the stage's names and device."""
+    if node.op == "get_attr":
+        return graph.get_attr(names.get(str(node.target), str(node.target)))
+    made = graph.node_copy(node, env.__getitem__)
+    if node.op == "call_function":
+        made.args, made.kwargs = on_device((made.args, made.kwargs), device)
+    return made
+
+
+def shared_parameters(cuts: Cuts, stage: int) -> tuple[Shared, ...]:
+    """The parameters of `stage` that others hold too."""
+    held = [{tensor: fqn for fqn, tensor in cuts.held(index).items() if isinstance(tensor, nn.Parameter)} for index in range(cuts.stages)]
+    here = attribute_names(cuts, stage)
+    found = []
+    for parameter in held[stage]:
+        stages = tuple(index for index, parameters in enumerate(held) if parameter in parameters)
+        fqns = dict.fromkeys(here.get(fqn, fqn) for fqn, tensor in cuts.held(stage).items() if tensor is parameter)
+        if len(stages) > 1:
+            found.append(Shared(tuple(fqns), stages))
+    return tuple(found)
