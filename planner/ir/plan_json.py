@@ -77,6 +77,17 @@ def save(plan: Plan, path: str | Path) -> None:
         raise PlanError(f"cannot write {path}: {error.strerror}") from error
 
 
+def check_writable(path: str | Path) -> None:
+    """Raises PlanError now if `save` could not write `path` later."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise PlanError(f"cannot write {path}: it is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise PlanError(f"cannot write {path}: there is no folder {target.parent}; make it first")
+    if not os.access(target if target.exists() and not target.is_file() else target.parent, os.W_OK):
+        raise PlanError(f"cannot write {path}: no permission to write in {target.parent}")
+
+
 def load(path: str | Path) -> Plan:
     """The plan in the file at `path`; PlanError if it cannot be read."""
     try:

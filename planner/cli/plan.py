@@ -1,0 +1,82 @@
+"""`autopar plan`: from a model file to a plan file."""
+
+from __future__ import annotations
+
+import click
+
+from planner.cli.mesh_degrees import MeshDegrees
+from planner.ir.options import RECOMPUTE, SCHEDULES
+
+PRECISIONS = ("auto", "model", "bf16", "fp16")
+
+
+@click.command()
+@click.argument("target")
+@click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="Devices to plan for.")
+@click.option("--cluster", metavar="NAME|FILE", help="A preset, or a JSON file that describes the machine. [default: the GPUs here, or h100]")
+@click.option("--gpus-per-node", type=click.IntRange(min=1), metavar="N", help="Devices per node. [default: the cluster's]")
+@click.option("-o", "--output", default="plan.json", show_default=True, metavar="FILE", help="Where the plan goes.")
+@click.option("--global-batch", type=click.IntRange(min=1), metavar="N", help="Samples per step. [default: 8 per device]")
+@click.option("--mesh", type=MeshDegrees(), default=(), metavar="AXIS=N,...", help="Fixes degrees, as in pp=2,tp=2.")
+@click.option("--memory-gib", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Memory to use per device, at most.")
+@click.option("--recompute", type=click.Choice(RECOMPUTE), default="auto", show_default=True, help="Recompute blocks in backward.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), default="auto", show_default=True, help="The pipeline schedule.")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="What forward and backward compute in; auto is bf16 for fp32 models on GPUs, else what the model is in.",
+)
+@click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Ends the search with the best plan so far.")
+@click.option("--json", "as_json", is_flag=True, help="Prints the plan file instead of tables.")
+def plan(
+    target: str,
+    gpus: int,
+    cluster: str | None,
+    gpus_per_node: int | None,
+    output: str,
+    global_batch: int | None,
+    mesh: tuple[tuple[str, int], ...],
+    memory_gib: float | None,
+    recompute: str,
+    schedule: str,
+    precision: str,
+    max_seconds: float | None,
+    as_json: bool,
+) -> None:
+    """Finds the fastest plan that fits for TARGET: model.py, model.py:factory or a Hugging Face config.json.
+
+    This runs the code in model.py. No GPU is needed.
+    """
+    from planner.cli.machine import choose
+    from planner.cli.progress import phases
+    from planner.driver import make_plan
+    from planner.ir import plan_json
+    from planner.ir.options import Options
+    from planner.report.console import print_json, print_plan
+    from planner.trace.load import load
+    from planner.trace.trace import trace
+
+    plan_json.check_writable(output)
+    machine = choose(cluster, gpus=gpus, gpus_per_node=gpus_per_node)
+    click.echo(machine.sentence, err=as_json)
+    options = Options(
+        global_batch=global_batch,
+        mesh=mesh,
+        memory_bytes=None if memory_gib is None else int(memory_gib * 2**30),
+        recompute=recompute,
+        schedule=schedule,
+        max_seconds=max_seconds or 0.0,
+    )
+    with phases() as progress:
+        progress("trace")
+        source = load(target)
+        family = trace(source, compute_dtype=machine.compute_dtype(precision))
+        found = make_plan(family, machine.cluster, options, progress=progress)
+    plan_json.save(found, output)
+    if as_json:
+        print_json(found)
+    else:
+        print_plan(found)
+        click.echo(f"wrote {output}")
