@@ -66,17 +66,12 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """ZeRO level 0-3 over `dp_shard` ranks, in a job of `microbatches` per step and `stages` pipeline stages."""
+    """ZeRO level 0-3 over `dp_shard` ranks. `accumulates` says that gradients of several backward passes are summed before they are
+    reduced: more than one microbatch at levels 0 and 1, any pipeline at every level."""
 
     zero: int
     dp_shard: int
-    microbatches: int = 1
-    stages: int = 1
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether the gradients of several backward passes are summed before they are reduced."""
-        return self.stages > 1 or (self.microbatches > 1 and self.zero < 2)
+    accumulates: bool
 
 
 @dataclass(frozen=True, slots=True)

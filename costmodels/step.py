@@ -1,4 +1,4 @@
-"""Closed forms of a training step: pipeline, overlap, optimizer, and the FLOPs of a GPT.
+"""Closed forms of a training step: pipeline, overlap, optimizer.
 
 Pipeline with unequal stages: stage s is busy for m (f_s + b_s), cannot begin before its first input has passed the stages in front of it, and
 its last gradient has to pass them on the way back. So no schedule that keeps the batch together is faster than
@@ -6,7 +6,7 @@ its last gradient has to pass them on the way back. So no schedule that keeps th
     max over s of  sum_{i<s} (f_i + b_i + 2 h) + m (f_s + b_s),        h = time of one p2p
 
 and than one microbatch on its own. With equal stages and h = 0 this is (m + p - 1)(f + b), which GPipe and 1F1B reach.
-The FLOPs are equations 3 and 4 of Narayanan et al., SC21 (arXiv:2104.04473).
+Bubbles: Narayanan et al., SC21 (arXiv:2104.04473).
 """
 
 from __future__ import annotations
@@ -46,17 +46,3 @@ def optimizer_s(*, parameter_bytes: float, gradient_bytes: float, optimizer_byte
     """Seconds of a fused optimizer step: gradients are read, parameters and states read and written, at the memory's rate."""
     traffic = gradient_bytes + 2 * (parameter_bytes + optimizer_bytes)
     return max(device.launch_s, memory_s(traffic, device=device)) if traffic else 0.0
-
-
-def gpt_iteration_flop(*, batch: int, sequence: int, layers: int, hidden: int, vocabulary: int, recompute: bool) -> int:
-    """FLOPs of one iteration of a GPT (SC21 eq. 3): forward, backward and, with `recompute`, a second forward of every layer.
-
-    96 B s l h^2 (1 + s / 6h + V / 16lh) with recompute; without it the layers count 3 times instead of 4, the logits the same.
-    """
-    layer = 24 * batch * sequence * hidden**2 + 4 * batch * sequence**2 * hidden
-    return (4 if recompute else 3) * layers * layer + 6 * batch * sequence * hidden * vocabulary
-
-
-def training_s(*, tokens: float, parameters: float, devices: int, flop_per_s: float) -> float:
-    """Seconds to train a GPT with full recompute on `tokens` tokens at a reached `flop_per_s` per device (SC21 eq. 4): 8 T P / (n X)."""
-    return 8 * tokens * parameters / (devices * flop_per_s)
