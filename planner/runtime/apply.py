@@ -1,0 +1,76 @@
+"""A plan applied to a module: what training code calls on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from planner.ir.batch import forward_arguments
+from planner.ir import plan_json
+from planner.ir.plan import Plan
+from planner.runtime import attention, batches, borders, check, data_parallel, embedding, materialize, placements, recompute
+from planner.runtime.job import Job
+from planner.runtime.world import World, start
+
+
+def parallelize(
+    model: nn.Module | Callable[[], nn.Module],
+    plan: Plan | str | Path,
+    *,
+    loss: Callable[[Any, Any], Tensor],
+    weight: Callable[[Any], float] | None = None,
+    seed: int = 0,
+) -> Job:
+    """This rank's part of `model` under `plan`, on the device of this rank.
+
+    Call it on every rank with the same arguments. `model` is a module with equal values on every rank, one on the meta device (each submodule
+    then initialises itself, from `seed`), or a function that builds it. `loss(output, batch)` is the mean over a microbatch,
+    `weight(batch)` what a microbatch counts in the global mean (default: its samples). Under torchrun the process group is
+    started if there is none.
+
+    Raises MismatchError, before anything is allocated, if the plan is for another model or another number of ranks.
+    """
+    plan = plan if isinstance(plan, Plan) else plan_json.load(Path(plan))
+    whole = model if isinstance(model, nn.Module) else model()
+    check.check_model(whole, plan)
+    world = start(plan.mesh)
+    arguments = partial(forward_arguments, whole.forward)
+    place(whole, plan, world, seed=seed)
+    return Job(whole, plan, world, loss, weight or partial(samples, plan), arguments)
+
+
+def place(module: nn.Module, plan: Plan, world: World, *, seed: int) -> None:
+    """Gives `module`, whose names are those of the whole model, values, placements, borders, recompute and its data-parallel engine.
+
+    One unit at a time: a block is built whole, cut along tp and sharded over dp before the next one is built.
+    """
+    engine = data_parallel.is_needed(plan)
+    units = data_parallel.units(module, plan)
+    recompute.install(module, plan)
+    if world.degrees.tp > 1:
+        attention.register()
+        embedding.install(module, plan)
+        borders.install(module, plan.activations)
+    for fqn, _ in (*units, ("", module)):
+        owners = tuple(name for name, _ in module.named_modules() if owned(name, fqn, units))
+        materialize.fill(module, owners, materialize.Start(world.device, seed))
+        if world.degrees.tp > 1:
+            placements.distribute(module, owners, plan, world.tp)
+        if engine:
+            data_parallel.engage(module.get_submodule(fqn), plan, world, root=not fqn)
+
+
+def owned(name: str, unit: str, units: tuple[tuple[str, nn.Module], ...]) -> bool:
+    """Whether the submodule `name` belongs to `unit`: lies inside it or, for the root "", inside no other."""
+    if unit:
+        return name == unit or name.startswith(f"{unit}.")
+    return not any(owned(name, other, units) for other, _ in units)
+
+
+def samples(plan: Plan, batch: Any) -> float:
+    """The default weight of a microbatch."""
+    return float(batches.batch_size(batch, plan))

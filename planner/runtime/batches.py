@@ -1,0 +1,54 @@
+"""Shares of a batch: of one data-parallel rank, and of one microbatch. The batch dim is the first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from planner.errors import MismatchError
+from planner.ir.plan import Plan
+
+
+def batch_size(batch: Any, plan: Plan) -> int:
+    """Samples in `batch`: the first dim of its first tensor that the plan says is batched; MismatchError if there is none."""
+    leaves = dict(pytree.tree_flatten_with_path(batch)[0])
+    for path, leaf in leaves.items():
+        keys = tuple(getattr(key, "key", getattr(key, "idx", None)) for key in path)
+        batched = any(info.path == keys and info.shape[:1] == (plan.schedule.microbatch_size,) for info in plan.model.inputs)
+        if batched and isinstance(leaf, Tensor):
+            return leaf.shape[0]
+    wanted = ", ".join(".".join(map(str, info.path)) for info in plan.model.inputs)
+    raise MismatchError(f"the batch holds no batched tensor of the plan ({wanted}); pass what inputs(batch_size) of the model file returns")
+
+
+def split(batch: Any, parts: int, samples: int) -> tuple[Any, ...]:
+    """`batch` in `parts` equal shares: tensors with `samples` rows are cut, everything else goes to each share as it is."""
+
+    def share(leaf: Any, index: int) -> Any:
+        if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == samples:
+            return leaf.narrow(0, index * (samples // parts), samples // parts)
+        return leaf
+
+    return tuple(pytree.tree_map(lambda leaf, index=index: share(leaf, index), batch) for index in range(parts))
+
+
+def local_share(batch: Any, plan: Plan, dp_rank: int) -> Any:
+    """The contiguous share of a global batch that belongs to data-parallel rank `dp_rank`; MismatchError if it does not divide."""
+    samples, ranks = batch_size(batch, plan), plan.mesh.dp
+    if samples % ranks:
+        raise MismatchError(
+            f"a global batch of {samples} samples cannot be divided over {ranks} data-parallel ranks; use a multiple of {ranks}"
+        )
+    return split(batch, ranks, samples)[dp_rank]
+
+
+def microbatches(batch: Any, plan: Plan) -> tuple[Any, ...]:
+    """The microbatches of one rank's batch; MismatchError if it does not divide."""
+    samples, parts = batch_size(batch, plan), plan.schedule.microbatches
+    if samples % parts:
+        raise MismatchError(
+            f"a local batch of {samples} samples cannot be divided into {parts} microbatches; the plan wants {parts * plan.schedule.microbatch_size}"
+        )
+    return split(batch, parts, samples)

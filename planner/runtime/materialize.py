@@ -1,0 +1,92 @@
+"""Values for a module, submodule by submodule: built ones move to the device, those on the meta device are initialised there.
+
+A module on the meta device has no values, so each submodule must know how to make its own: `reset_parameters()` for its parameters (all of
+torch's modules have it), `init_buffers()` or `reset_parameters()` for its buffers. Each starts from a seed of its own, a digest of the job's
+seed and the submodule's FQN, so initial values depend neither on the mesh nor on the rank. Floating-point tensors start as NaN, and what is
+still NaN afterwards is an error: silence would train on garbage. A tied parameter gets its value from the owner of its first name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from planner.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where values live and which seed they come from."""
+
+    device: torch.device
+    seed: int
+
+
+def fill(module: nn.Module, fqns: Iterable[str], start: Start) -> None:
+    """Gives the parameters and buffers of the submodules `fqns` values on the device; ties are kept.
+
+    Raises ModelError where a submodule on the meta device cannot initialise itself.
+    """
+    owners = tuple((fqn, module.get_submodule(fqn)) for fqn in fqns)
+    fresh = tuple(fqn for fqn, owner in owners if any(tensor.is_meta for _, tensor in own(owner)))
+    allocate(owners, start.device)
+    done: set[int] = set()
+    for fqn, owner in owners:
+        if fqn in fresh:
+            initialise(owner, fqn, done, start)
+        done.update(id(tensor) for _, tensor in own(owner))
+
+
+def own(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers that belong to `owner` itself, by name."""
+    yield from owner.named_parameters(recurse=False, remove_duplicate=False)
+    yield from owner.named_buffers(recurse=False, remove_duplicate=False)
+
+
+def allocate(owners: tuple[tuple[str, nn.Module], ...], device: torch.device) -> None:
+    """Puts every tensor of `owners` on `device`, contiguous; a tensor with several owners stays one."""
+    moved: dict[int, Tensor] = {}
+    originals = []  # keeps the ids in `moved` from being reused
+    for _, owner in owners:
+        for name, tensor in tuple(own(owner)):
+            if id(tensor) not in moved:
+                moved[id(tensor)] = moved_tensor(tensor, device)
+                originals.append(tensor)
+            setattr(owner, name, moved[id(tensor)])
+
+
+def moved_tensor(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same values on `device`; NaN, or zeros where the dtype has none, for a tensor on the meta device."""
+    if not tensor.is_meta and tensor.device == device and tensor.is_contiguous():
+        return tensor
+    if tensor.is_meta:
+        values = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+        if values.is_floating_point() or values.is_complex():
+            values.fill_(torch.nan)
+    else:
+        values = tensor.detach().to(device).contiguous()
+    return nn.Parameter(values, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
+
+
+def initialise(owner: nn.Module, fqn: str, done: set[int], start: Start) -> None:
+    """Runs the submodule's own initialisers; tensors in `done` keep the values they have."""
+    kept = [(tensor, tensor.detach().clone()) for _, tensor in own(owner) if id(tensor) in done]
+    digest = hashlib.sha256(f"{start.seed}:{fqn}".encode()).digest()
+    devices = [start.device] if start.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(int.from_bytes(digest[:7], "big"))
+        for method in ("reset_parameters", "init_buffers"):
+            if hasattr(owner, method):
+                getattr(owner, method)()
+        for tensor, value in kept:
+            tensor.copy_(value)
+    unset = [name for name, tensor in own(owner) if id(tensor) not in done and bool(tensor.isnan().any())]
+    if unset:
+        raise ModelError(
+            f"{unset[0]} of {fqn or 'the model'} ({type(owner).__name__}) has no value after a start on the meta device; "
+            f"give {type(owner).__name__} a reset_parameters() or init_buffers() that sets it, or build the model off the meta device"
+        )
