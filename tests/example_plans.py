@@ -60,9 +60,9 @@ FULL = Plan(
         ("norm.weight", (R, S0, R)),
     ),
     activations=(
+        (":output[0]", Activation(S1, R, R, S1)),
         ("layers.*.attention.wo:output", Activation(P, S1, R, S1)),
         ("layers.*.attention_norm:output", Activation(S1, R, P, S1)),
-        (":output[0]", Activation(S1, R, R, S1)),
     ),
     ties=(("embedding.weight", "lookup.weight"),),
     buffers=("frequencies",),
@@ -123,7 +123,7 @@ FULL = Plan(
     ),
     provenance=(("autopar", "0.1.0"), ("torch", "2.13.0")),
 )
-"""Two pipeline stages, tensor, sequence and sharded data parallelism, recompute: every table has rows. Its tables are in the order of names."""
+"""Two pipeline stages, tensor, sequence and sharded data parallelism, recompute: every table has rows."""
 
 PLAIN = replace(
     FULL,

@@ -70,7 +70,7 @@ def _expected(error: ValidationError) -> str:
         return f"expected {rule} entries at {'least' if error.validator == 'minItems' else 'most'}, found {len(value)}"
     if error.validator == "pattern":
         return f"expected {allowed.get('description', f'text like {rule}')}, found {value!r}"
-    return f"expected {_BOUNDS[str(error.validator)]} {rule}, found {value}"
+    return f"expected {_BOUNDS[str(error.validator)]} {rule}, found {value!r}"
 
 
 def _article(rule: str | list[str]) -> str:
