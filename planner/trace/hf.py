@@ -30,31 +30,37 @@ IMAGE_SIZE = 224
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 
 
-class _CausalForward(nn.Module):
-    def forward(self, input_ids: Tensor) -> Any:
-        return super().forward(input_ids=input_ids)
+def _causal_forward(kind: Any) -> Callable[..., Any]:
+    def forward(self: Any, input_ids: Tensor) -> Any:
+        return kind.forward(self, input_ids=input_ids)
+
+    return forward
 
 
-class _Seq2SeqForward(nn.Module):
-    def forward(self, input_ids: Tensor, decoder_input_ids: Tensor) -> Any:
-        return super().forward(input_ids=input_ids, decoder_input_ids=decoder_input_ids)
+def _seq2seq_forward(kind: Any) -> Callable[..., Any]:
+    def forward(self: Any, input_ids: Tensor, decoder_input_ids: Tensor) -> Any:
+        return kind.forward(self, input_ids=input_ids, decoder_input_ids=decoder_input_ids)
+
+    return forward
 
 
-class _ImageForward(nn.Module):
-    def forward(self, pixel_values: Tensor) -> Any:
-        return super().forward(pixel_values=pixel_values)
+def _image_forward(kind: Any) -> Callable[..., Any]:
+    def forward(self: Any, pixel_values: Tensor) -> Any:
+        return kind.forward(self, pixel_values=pixel_values)
+
+    return forward
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """`auto` is transformers' factory and `names` its table of architectures; `forward` narrows the model's signature to the inputs
-    that `batch(config, batch_size)` makes."""
+    """`auto` is transformers' factory and `names` its table of architectures; `forward(class)` is its forward, narrowed to the
+    inputs that `batch(config, batch_size)` makes."""
 
     title: str
     auto: str
     names: str
     main_input: str
-    forward: type[nn.Module]
+    forward: Callable[[Any], Callable[..., Any]]
     batch: Callable[[Any, int], dict[str, Tensor]]
 
 
@@ -79,14 +85,14 @@ def _image_batch(config: Any, batch_size: int) -> dict[str, Tensor]:
 
 
 _TASKS = (
-    _Task("seq2seq", "AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "input_ids", _Seq2SeqForward, _seq2seq_batch),
-    _Task("causal LM", "AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "input_ids", _CausalForward, _causal_batch),
+    _Task("seq2seq", "AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "input_ids", _seq2seq_forward, _seq2seq_batch),
+    _Task("causal LM", "AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "input_ids", _causal_forward, _causal_batch),
     _Task(
         "image classification",
         "AutoModelForImageClassification",
         "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
         "pixel_values",
-        _ImageForward,
+        _image_forward,
         _image_batch,
     ),
 )
@@ -198,7 +204,7 @@ def _build(auto: Any, config: Any, task: _Task, path: Path) -> nn.Module:
     main_input = getattr(model, "main_input_name", task.main_input)
     if main_input != task.main_input:
         raise ModelError(f"{path}: {kind.__name__} reads {main_input}, not {task.main_input}; {_ACCEPTED}")
-    model.__class__ = type(kind.__name__, (task.forward, kind), {"__module__": kind.__module__})
+    model.__class__ = type(kind.__name__, (kind,), {"forward": task.forward(kind), "__module__": kind.__module__})
     return model.train()
 
 
