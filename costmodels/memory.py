@@ -1,10 +1,18 @@
 """How many bytes a rank holds: training state by ZeRO level, activations in flight by schedule, and the part that is not ours to use.
 
-ZeRO levels as the runtime executes them: 0 keeps everything whole; 1 (FSDP2 without reshard after forward) holds the shard and the gathered
-copy in the compute dtype and reduces gradients on the last microbatch, so several microbatches accumulate unsharded gradients in the reduce
-dtype; 2 is the same but reduces every microbatch, so gradients are sharded but for one block; 3 reshards after forward, so two gathered
-blocks (one in use, one prefetched) stand beside the shard. A pipeline accumulates unsharded gradients at every level.
-Leaves out: padding of uneven shards beyond rounding up, and the order in which blocks are freed.
+ZeRO levels as the runtime executes them with torch's FSDP2:
+
+    level  parameters                          gradients
+    0      whole, and a whole copy if dp > 1   whole
+    1      shard, and a whole copy             reduced on the last microbatch: several microbatches accumulate whole ones
+    2      shard, and a whole copy             reduced every microbatch: shard
+    3      shard, and a copy of two blocks     as 2
+
+Copies are in the compute dtype: FSDP2 computes on a gathered or cast copy, also where it only replicates (torch 2.13: the all-gather output
+of a group of one is storage of its own). At level 3 one block is in use and one prefetched. Whole gradients accumulate in the reduce dtype.
+Wherever gradients are reduced, those of one block stand beside them twice: in the compute dtype, and packed in the reduce dtype. A pipeline
+that accumulates whole gradients does so at every level. Leaves out: padding of uneven shards beyond rounding up, and the order in which
+blocks are freed.
 """
 
 from __future__ import annotations
@@ -66,12 +74,13 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """ZeRO level 0-3 over `dp_shard` ranks. `accumulates` says that gradients of several backward passes are summed before they are
-    reduced: more than one microbatch at levels 0 and 1, any pipeline at every level."""
+    """ZeRO level 0-3 over `dp_shard` ranks, all of it `dp_replicate` times. `accumulates` says that gradients of several backward passes are
+    summed before they are reduced: more than one microbatch at levels 0 and 1, any pipeline at every level."""
 
     zero: int
     dp_shard: int
     accumulates: bool
+    dp_replicate: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ def state_bytes(weights: Weights, *, precision: Precision, sharding: Sharding, p
     trained = _shard(weights.trainable_numel, shards)
     return StateBytes(
         parameters=weight * _shard(weights.numel, shards) + precision.compute_bytes * _copied(weights, precision=precision, sharding=sharding),
-        gradients=gradient * trained + precision.reduce_bytes * _unreduced(weights, sharding=sharding),
+        gradients=_gradient_bytes(gradient * trained, weights, precision=precision, sharding=sharding),
         optimizer=optimizer * trained,
     )
 
@@ -107,19 +116,27 @@ def _shard(numel: int, shards: int) -> int:
     return -(-numel // shards)
 
 
+def _has_engine(precision: Precision, sharding: Sharding) -> bool:
+    """Whether FSDP2 runs at all: several data parallel ranks, or a cast."""
+    return sharding.dp_shard * sharding.dp_replicate > 1 or precision.compute_bytes != precision.param_bytes
+
+
 def _copied(weights: Weights, *, precision: Precision, sharding: Sharding) -> int:
-    """Elements held once more in the compute dtype: gathered, or cast where the dtypes differ."""
-    if sharding.zero == 3:
-        return min(2 * weights.block_numel, weights.numel)
-    same = precision.compute_bytes == precision.param_bytes
-    return 0 if same and (sharding.zero == 0 or sharding.dp_shard == 1) else weights.numel
-
-
-def _unreduced(weights: Weights, *, sharding: Sharding) -> int:
-    """Elements of unsharded gradients beside the sharded ones; where nothing is sharded they are the gradients themselves."""
-    if sharding.zero == 0:
+    """Elements held once more in the compute dtype. With one shard there is nothing to reshard: the copy stays."""
+    if not _has_engine(precision, sharding):
         return 0
-    return weights.trainable_numel if sharding.accumulates else min(weights.block_numel, weights.trainable_numel)
+    if sharding.zero == 3 and sharding.dp_shard > 1:
+        return min(2 * weights.block_numel, weights.numel)
+    return weights.numel
+
+
+def _gradient_bytes(reduced: int, weights: Weights, *, precision: Precision, sharding: Sharding) -> int:
+    """Gradients at the peak: `reduced` bytes after the reduction, or whole ones before it, and one block on the way."""
+    if not _has_engine(precision, sharding):
+        return reduced
+    moving = min(weights.block_numel, weights.trainable_numel) * (precision.compute_bytes + precision.reduce_bytes)
+    whole = precision.reduce_bytes * weights.trainable_numel if sharding.accumulates else 0
+    return max(reduced, whole) + moving
 
 
 def in_flight(schedule: str, *, rank: int, ranks: int, microbatches: int, virtual: int = 1) -> int:
