@@ -9,7 +9,7 @@ Variables x[n, c] in {0, 1}: node n makes choice c. Equations, each built by the
 
 Layouts are aggregated in (2): one row per distinct layout of a link, not one per pair of choices, which keeps the program 3-5 times smaller
 with the same LP bound. The LP relaxation goes to GLOP; it is integral for almost every chain-like graph. Where it is not, SCIP solves the
-integer program. Source of the aggregated form: the overlap with the local polytope of a pairwise graphical model (Wainwright and Jordan 2008, 4).
+integer program. Source of the aggregated form: the local polytope of a pairwise graphical model (Wainwright and Jordan 2008, section 4).
 """
 
 from __future__ import annotations

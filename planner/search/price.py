@@ -10,13 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodels.collective import Group, collective_s, group
-from costmodels.compute import op_s
+from costmodels.collective import Group, collective_s, group, p2p_s
+from costmodels.compute import mfu, op_s
 from costmodels.hardware import Cluster
+from costmodels.memory import Precision as Precision
+from costmodels.memory import Sharding, Weights, reserve_bytes, state_bytes
+from costmodels.step import exposed_s as left_over_s
+from costmodels.step import optimizer_s
 from planner.ir.graph import Graph, Op, Tensor
 from planner.ir.mesh import Mesh
 from planner.ir.placement import Layout
+from planner.ir.plan import MemoryKinds
 from planner.ir.strategy import Collective, Strategy
+from planner.search.candidates import Candidate
+
+OVERLAP = 0.9
+"""The part of compute beside which a collective makes progress: both share memory bandwidth and a few multiprocessors. An assumption,
+until a profile says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,76 @@ class Pricer:
         return collective_s("all_reduce", nbytes, group=group(self.cluster, size=self.degree, stride=1), cluster=self.cluster)
 
 
-def axis_group(cluster: Cluster, mesh: Mesh, axes: Sequence[str]) -> Group:
-    """The process group over neighbouring mesh axes, innermost axis last."""
-    size = 1
-    for axis in axes:
-        size *= mesh.degree(axis)
-    return group(cluster, size=size, stride=mesh.stride(axes[-1]))
+def traffic_s(collectives: Iterable[Collective], cluster: Cluster, mesh: Mesh) -> float:
+    """Seconds of collectives along mesh axes, one after the other."""
+    return sum(c.count * collective_s(c.kind, c.nbytes, group=axis_group(cluster, mesh, c.axis), cluster=cluster) for c in collectives)
+
+
+def axis_group(cluster: Cluster, mesh: Mesh, axis: str) -> Group:
+    """The process group along one mesh axis."""
+    return group(cluster, size=mesh.degree(axis), stride=mesh.stride(axis))
+
+
+def peer_s(nbytes: float, mesh: Mesh, cluster: Cluster) -> float:
+    """Seconds to hand `nbytes` to the next pipeline stage; it is in the same node if all stages are."""
+    if not nbytes:
+        return 0.0
+    return p2p_s(nbytes, same_node=mesh.world_size <= cluster.devices_per_node, cluster=cluster)
+
+
+def exposed_s(communication_s: Sequence[float], compute_s: float) -> float:
+    """What a pass over several units leaves exposed: the first transfer, and of the others what the compute does not hide."""
+    if not communication_s:
+        return 0.0
+    share = compute_s * (len(communication_s) - 1) / len(communication_s)
+    return communication_s[0] + left_over_s(sum(communication_s[1:]), share, OVERLAP)
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Elements and bytes that one rank of a stage holds. `block_numel` is the largest unit that is gathered at once."""
+
+    numel: int
+    trainable_numel: int
+    block_numel: int
+    activation_bytes: float
+    temporary_bytes: float
+    buffer_bytes: int
+
+
+def memory_kinds(stage: StageMemory, candidate: Candidate, cluster: Cluster, precision: Precision) -> MemoryKinds:
+    """Bytes on one rank by kind, at the peak."""
+    mesh = candidate.mesh
+    accumulates = mesh.pp > 1 or (candidate.zero < 2 and candidate.microbatches > 1)
+    state = state_bytes(
+        Weights(stage.numel, stage.trainable_numel, stage.block_numel),
+        precision=precision,
+        sharding=Sharding(candidate.zero, mesh.dp_shard, accumulates),
+    )
+    return MemoryKinds(
+        parameters=state.parameters,
+        gradients=state.gradients,
+        optimizer=state.optimizer,
+        activations=round(stage.activation_bytes),
+        buffers=stage.buffer_bytes,
+        temporary=round(stage.temporary_bytes),
+        reserve=reserve_bytes(cluster.device),
+    )
+
+
+def optimizer_step_s(stage: StageMemory, candidate: Candidate, cluster: Cluster, precision: Precision) -> float:
+    """Seconds of the optimizer on this rank's shard."""
+    shards = candidate.mesh.dp_shard if candidate.zero else 1
+    sharded = Weights(-(-stage.numel // shards), -(-stage.trainable_numel // shards), 0)
+    state = state_bytes(sharded, precision=precision, sharding=Sharding(0, 1, accumulates=False))
+    return optimizer_s(
+        parameter_bytes=sharded.numel * precision.param_bytes,
+        gradient_bytes=state.gradients,
+        optimizer_bytes=state.optimizer,
+        device=cluster.device,
+    )
+
+
+def mfu_of(flop: float, step_s: float, cluster: Cluster, dtype: str) -> float:
+    """Model FLOPs utilisation of the whole cluster."""
+    return mfu(flop, step_s=step_s, devices=cluster.devices, dtype=dtype, device=cluster.device)

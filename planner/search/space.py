@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from costmodels.hardware import Cluster
 from planner.ir.graph import Graph, Op, Parameter
@@ -35,6 +34,10 @@ class Way:
     reduce_s: float = 0.0
 
     @property
+    def seconds(self) -> float:
+        return self.price.forward_s + self.price.backward_s + self.price.forward_tp_s + self.price.backward_tp_s
+
+    @property
     def ports(self) -> tuple[Layout, ...]:
         return (*self.strategy.inputs, *self.strategy.outputs)
 
@@ -53,11 +56,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How a candidate values time and memory: microbatches per step, gradient reductions per step, whether blocks are recomputed,
-    microbatches in flight, state bytes per parameter element."""
+    """How a candidate values time and memory: reductions of partial gradients per microbatch, whether blocks are recomputed, microbatches in
+    flight, state bytes per parameter element."""
 
-    microbatches: int
-    reductions: int
+    reductions: float
     recompute: bool
     in_flight: float
     state_bytes: float
@@ -72,10 +74,10 @@ class Space:
     decisions: tuple[Decision, ...]
     links: tuple[Link, ...]
 
-    @cached_property
-    def carried_in(self) -> Mapping[str, int]:
-        """Copies of the tensor at each region's entrance, by tensor name: what full recompute keeps."""
-        return {read: region.count for region in self.graph.regions for read, _ in region.carried}
+    @property
+    def entry_bytes(self) -> float:
+        """Bytes at the entrances of all copies of all blocks, unsharded: what full recompute keeps per microbatch."""
+        return sum(region.count * self.graph.by_name[read].nbytes for region in self.graph.regions for read, _ in region.carried)
 
     def problem(self, weights: Weights, *, memory_limit: float | None = None) -> Problem:
         """Seconds per microbatch and bytes on one rank, as if the whole model were one stage."""
@@ -84,10 +86,10 @@ class Space:
 
     def _choice(self, decision: Decision, way: Way, weights: Weights) -> Choice:
         price, again = way.price, weights.recompute and decision.recomputable
-        seconds = price.forward_s + price.backward_s + price.forward_tp_s + price.backward_tp_s
+        seconds = way.seconds
         if again:
             seconds += price.forward_s + price.forward_tp_s
-        seconds += way.reduce_s * weights.reductions / weights.microbatches
+        seconds += way.reduce_s * weights.reductions
         held = way.numel * weights.state_bytes + (0.0 if again else way.saved_bytes * weights.in_flight)
         return Choice(way.ports, decision.copies * seconds, decision.copies * held)
 

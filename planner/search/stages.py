@@ -1,7 +1,7 @@
 """Where to cut the model into pipeline stages: an exact dynamic program over units.
 
-A unit is what runs between two places where a cut is possible (one call of a repeated or top-level block). With c(s, j, i) the time that stage s
-spends on units j..i-1 per microbatch, the largest of which sets the pace of the pipeline,
+A unit is what runs between two places where a cut is possible (one call of a repeated or top-level block). With c(s, j, i) the time that
+stage s spends on units j..i-1 per microbatch, the largest of which sets the pace of the pipeline,
 
     best(s, i) = min over j < i of max(best(s-1, j), c(s-1, j, i))      if units j..i-1 fit in the memory of stage s-1
 

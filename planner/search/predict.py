@@ -1,0 +1,84 @@
+"""What the plan file says about a chosen plan: rates, error bar, memory by kind, and the collectives that one step runs.
+
+Collectives are counted as the runtime's recorder sees them, per rank of each stage; they are the same ones that were priced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+
+from planner.ir.plan import Prediction
+from planner.ir.strategy import Collective
+from planner.search.candidates import Candidate
+from planner.search.data_parallel import stage_traffic
+from planner.search.evaluate import Evaluation, Setting, StageCost
+from planner.search.price import mfu_of
+
+UNCALIBRATED = (0.7, 1.5)
+"""Predicted step time times these is the error bar before a profile is fitted: eager kernels and links were seen to reach between 2/3 and
+1/0.7 of the vendors' figures that the presets scale. An assumption until measurements replace it."""
+
+
+def prediction(best: Evaluation, setting: Setting, *, flop: int, samples: int, tokens: int, compute_dtype: str) -> Prediction:
+    """All predicted numbers of `best`; `flop` is the model's work per step, without recompute."""
+    low, high = UNCALIBRATED
+    return Prediction(
+        step_time_s=best.step_s,
+        step_time_low_s=best.step_s * low,
+        step_time_high_s=best.step_s * high,
+        samples_per_s=samples / best.step_s,
+        tokens_per_s=tokens / best.step_s,
+        mfu=mfu_of(flop, best.step_s, setting.cluster, compute_dtype),
+        bubble_of_total=best.bubble_of_total,
+        breakdown_s=best.breakdown,
+        peak_memory_bytes=tuple(kinds.total for kinds in best.memory),
+        memory_bytes=best.memory,
+        collectives=tuple(stage_collectives(best, index, setting) for index in range(len(best.stages))),
+    )
+
+
+def stage_collectives(best: Evaluation, index: int, setting: Setting) -> tuple[Collective, ...]:
+    """What one rank of stage `index` runs in a step, merged and sorted."""
+    candidate, cost = best.candidate, best.stages[index]
+    found = [
+        *_tensor_parallel(cost, candidate),
+        *_partial_gradients(cost, candidate, setting),
+        *stage_traffic(cost.units, candidate, setting.precision).collectives,
+    ]
+    return merged(found)
+
+
+def merged(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
+    """Equal ones counted together."""
+    counts: Counter[Collective] = Counter()
+    for collective in collectives:
+        if collective.count:
+            counts[replace(collective, count=1)] += collective.count
+    return tuple(sorted(replace(collective, count=count) for collective, count in counts.items()))
+
+
+def _tensor_parallel(cost: StageCost, candidate: Candidate) -> Iterable[Collective]:
+    for unit in cost.units:
+        again = candidate.recompute == "full" and unit.block
+        for collective in unit.collectives:
+            count = collective.count * candidate.microbatches
+            yield replace(collective, count=count)
+            if again and collective.phase == "forward":
+                yield replace(collective, phase="backward", count=count)
+
+
+def _partial_gradients(cost: StageCost, candidate: Candidate, setting: Setting) -> Iterable[Collective]:
+    """Gradients that are partial over tp: each by itself where FSDP2 reduces, else all together before the optimizer."""
+    partial = {p.fqn: prod(p.parameter.shape) for unit in cost.units for p in unit.parameters if p.layout.grad.is_partial}
+    if not partial:
+        return
+    nbytes = setting.precision.reduce_bytes
+    if candidate.mesh.dp == 1:
+        yield Collective("all_reduce", "tp", "step", sum(partial.values()) * nbytes)
+        return
+    reduces = candidate.microbatches if candidate.zero >= 2 and candidate.mesh.pp == 1 else 1
+    for numel in partial.values():
+        yield Collective("all_reduce", "tp", "backward", numel * nbytes, reduces)
