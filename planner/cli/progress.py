@@ -1,4 +1,4 @@
-"""Progress on stderr: the present phase and a spinner on a terminal, nothing in a pipe."""
+"""Progress on stderr: the present phase and how far it is, on a terminal; nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from rich.console import Console
 
 
 @contextmanager
-def phases() -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows the name of the phase now running; the display is gone at the end, however it ends."""
-    console = Console(stderr=True)
-    with console.status("start") as status:
-        yield lambda phase: status.update(phase)
+def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Yields a function of (phase, done, total) that shows them; the display is gone at the end, however it ends."""
+    with Console(stderr=True).status("start") as status:
+        yield lambda phase, done, total: status.update(f"{phase} {done:,} of {total:,}" if total > 1 else phase)

@@ -20,7 +20,8 @@ LEAST = 12
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title, a head, rows, and a note below. A column whose name begins with `>` holds numbers: right-aligned, never folded."""
+    """A title, a head, rows, and a note below. A column whose name begins with `>` holds numbers: right-aligned, never folded.
+    Without rows the title says it all."""
 
     title: str
     columns: tuple[str, ...]
@@ -29,7 +30,8 @@ class Section:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.title, style="bold")
-        yield self._table(options.max_width)
+        if self.rows:
+            yield self._table(options.max_width)
         if self.note:
             yield Text(self.note, style="dim")
 
