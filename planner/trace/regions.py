@@ -1,0 +1,63 @@
+"""From folded calls to the graph's regions, and the checks that only the whole recording allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.ir.graph import Graph, Op, Region
+from planner.trace.fold import Chain
+from planner.trace.record import Record
+
+
+def region_of_chain(chain: Chain, record: Record, chains: Sequence[Chain]) -> Region:
+    """The region of a chain of copies. An input border of something handed on stands before the first copy only, so it is not part of it."""
+    numbers = [copy.removeprefix(chain.run.prefix) for copy in chain.copies]
+    alone = sum(other.run.prefix == chain.run.prefix for other in chains) == 1
+    return Region(
+        glob=f"{chain.run.prefix}*" if alone else f"{chain.run.prefix}*[{numbers[0]}-{numbers[-1]}]",
+        copies=tuple(chain.copies),
+        ops=tuple(op.name for op in _body(chain, record.forward)),
+        carried=tuple((chain.read[index], chain.written[output]) for index, output in sorted(chain.carried.items())),
+    )
+
+
+def reads_hidden(graph: Graph, chain: Chain) -> bool:
+    """Whether tensors pass into or out of the first copy other than as arguments and outputs.
+
+    Parameters and buffers are no activations and may come from anywhere: every copy would find the same object there, because it is equal
+    to the first one in code and attributes.
+    """
+    body = _body(chain, graph.ops)
+    inside = {name for op in body for name in op.outputs}
+    body_names = {op.name for op in body}
+    invariant = {chain.raw[index] for index in chain.raw if index not in chain.carried}
+    allowed = inside | invariant | set(chain.read.values())
+    if any(name in graph.producer and name not in allowed for op in body for name in op.inputs):
+        return True
+    visible = set(chain.written.values())
+    outside = (name for op in graph.ops if op.name not in body_names for name in op.inputs)
+    return any(name in inside and name not in visible for name in (*outside, *graph.outputs, graph.loss))
+
+
+def outside_origin(record: Record, chains: Sequence[Chain]) -> tuple[Op, ...]:
+    """The backward ops, with one correction to their origins.
+
+    A tensor that all copies read, or that is read outside as well, collects its gradient in a sum that runs once per copy; the sums of the
+    copies that were left out are recorded outside the region, and the one in the first copy that joins them to its own belongs there too.
+    """
+    region = {op.name: number for number, chain in enumerate(chains) for op in _body(chain, record.forward)}
+    made_in: dict[str, int | None] = {name: region.get(op.origin) for op in record.backward for name in op.outputs}
+    corrected = []
+    for op in record.backward:
+        number = region.get(op.origin)
+        joins = number is not None and op.target == "aten.add.Tensor"
+        foreign = joins and any(made_in.get(name, -1 if name.startswith("grad_of_copy") else number) != number
+                                and name not in chains[number].arriving for name in op.inputs)  # fmt: skip
+        corrected.append(replace(op, origin="") if foreign else op)
+    return tuple(corrected)
+
+
+def _body(chain: Chain, ops: Sequence[Op]) -> list[Op]:
+    entrances = {chain.read[index] for index in chain.carried if chain.read[index] != chain.raw[index]}
+    return [op for op in ops[chain.start : chain.end] if not entrances & set(op.outputs)]

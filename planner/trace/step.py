@@ -1,0 +1,143 @@
+"""One training step, recorded: forward, loss and gradients on fake tensors, out of which a `Graph` is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from planner.errors import TraceError
+from planner.ir.batch import forward_arguments
+from planner.ir.graph import Buffer, Graph, Op, Parameter, Tensor
+from planner.trace.blocks import Run
+from planner.trace.borders import Tracker, tracked
+from planner.trace.fold import Chain, Folder
+from planner.trace.record import Record, Recorder
+from planner.trace.regions import outside_origin, region_of_chain, reads_hidden
+from planner.trace.simplify import simplify
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is recorded: a model of fake tensors, a fake batch of `size` samples, the loss. `stored` are the parameters' dtypes by FQN."""
+
+    model: nn.Module
+    batch: Any
+    size: int
+    loss: Callable[[Any, Any], torch.Tensor]
+    mode: FakeTensorMode
+    stored: dict[str, str]
+
+
+def record_step(subject: Subject, *, runs: tuple[Run, ...]) -> Graph:
+    """The graph of one step, with the blocks of `runs` folded where that is exact (see planner.trace.fold).
+
+    Raises whatever the user's code raises on fake tensors; TraceError if the loss is not a differentiable scalar.
+    """
+    refused: frozenset[str] = frozenset()
+    while True:
+        graph, found = _record(subject, runs=runs, refused=refused)
+        if not found - refused:
+            return graph
+        refused |= found
+
+
+def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str]) -> tuple[Graph, frozenset[str]]:
+    recorder = Recorder()
+    folder = Folder(recorder, runs=runs, refused=refused)
+    tracker = Tracker(recorder, folder)
+    parameters, buffers, inputs = _bind(recorder, subject)
+    model = subject.model
+    args, kwargs = forward_arguments(model.forward, subject.batch)
+    hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda tensor: tensor)
+    with subject.mode, torch.device("cpu"), recorder, torch.enable_grad():
+        with tracked(model, tracker), hooks:
+            output = model(*args, **kwargs)
+        with hooks:
+            loss = _scalar(subject.loss(output, subject.batch))
+        outputs = tuple(recorder.names.of(leaf) for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        recorder.in_backward = True
+        if trainable:
+            torch.autograd.grad(loss, trainable, allow_unused=True)
+    chains = [chain for chain in folder.chains if len(chain.copies) > 1]
+    draft = Graph(
+        ops=_with_saved(recorder.record),
+        backward=outside_origin(recorder.record, chains),
+        tensors=tuple(
+            Tensor(value.name, value.shape, value.dtype, value.base, value.tensor.requires_grad and not value.name.startswith("grad."))
+            for value in recorder.record.values.values()
+        ),
+        parameters=parameters,
+        buffers=buffers,
+        inputs=inputs,
+        outputs=outputs,
+        loss=recorder.names.of(loss),
+        batch=subject.size,
+        regions=tuple(region_of_chain(chain, recorder.record, chains) for chain in chains),
+        unmodelled=tuple(sorted(recorder.record.unmodelled.items())),
+    )
+    found = recorder.names.stale_reads | folder.number_reads | {chain.run.prefix for chain in chains if reads_hidden(draft, chain)}
+    repeated = {fqn for fqn, count in tracker.calls.items() if count > 1}
+    return simplify(_folded(draft, chains), repeated=repeated), frozenset(found)
+
+
+def _bind(recorder: Recorder, subject: Subject) -> tuple[tuple[Parameter, ...], tuple[Buffer, ...], tuple[str, ...]]:
+    """Name parameters, buffers and inputs after their FQNs and paths."""
+    names: dict[int, list[str]] = {}
+    objects: dict[int, torch.Tensor] = {}
+    for fqn, parameter in subject.model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(fqn)
+        objects[id(parameter)] = parameter
+    parameters = []
+    for key, fqns in names.items():
+        tensor = objects[key]
+        recorder.bind(tensor, fqns[0])
+        parameters.append(Parameter(fqns[0], tuple(fqns), tuple(tensor.shape), subject.stored[fqns[0]], tensor.requires_grad))
+    buffers = []
+    persistent = subject.model.state_dict(keep_vars=True).keys()
+    for fqn, buffer in subject.model.named_buffers():
+        recorder.bind(buffer, fqn)
+        buffers.append(Buffer(fqn, fqn, tuple(buffer.shape), str(buffer.dtype).removeprefix("torch."), fqn in persistent))
+    inputs = []
+    for path, leaf in pytree.tree_flatten_with_path(subject.batch)[0]:
+        if isinstance(leaf, torch.Tensor) and not recorder.names.bound(leaf):
+            name = f"batch{pytree.keystr(path)}"
+            recorder.bind(leaf, name)
+            inputs.append(name)
+    return tuple(parameters), tuple(buffers), tuple(inputs)
+
+
+def _scalar(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor):
+        raise TraceError(f"loss(output, batch) returned {type(loss).__name__}, not a tensor; return the scalar mean loss")
+    if loss.numel() != 1:
+        raise TraceError(f"loss(output, batch) returned a tensor of shape {tuple(loss.shape)}; return a scalar, for example its mean()")
+    if not loss.requires_grad:
+        raise TraceError("the loss does not depend on any trainable parameter; check requires_grad, detach() and no_grad() in the model")
+    return loss
+
+
+def _with_saved(record: Record) -> tuple[Op, ...]:
+    saved: dict[str, list[str]] = {}
+    for node, names in record.saved_by_node.items():
+        if node in record.op_of_node:
+            saved.setdefault(record.op_of_node[node], []).extend(names)
+    return tuple(replace(op, saved=tuple(dict.fromkeys(saved.get(op.name, ())))) for op in record.forward)
+
+
+def _folded(graph: Graph, chains: list[Chain]) -> Graph:
+    """Without the parameters and buffers of the copies that were left out, and without values that nothing mentions."""
+    gone = tuple(f"{copy}." for chain in chains for copy in chain.copies[1:])
+    parameters = tuple(parameter for parameter in graph.parameters if not parameter.fqn.startswith(gone)) if gone else graph.parameters
+    buffers = tuple(buffer for buffer in graph.buffers if not buffer.fqn.startswith(gone)) if gone else graph.buffers
+    used: Set[str] = {name for op in graph.ops + graph.backward for name in (*op.inputs, *op.outputs, *op.saved)}
+    used |= {parameter.tensor for parameter in parameters} | {buffer.tensor for buffer in buffers}
+    used |= {*graph.inputs, *graph.outputs, graph.loss}
+    used |= {tensor.base for tensor in graph.tensors if tensor.name in used}
+    return replace(graph, parameters=parameters, buffers=buffers, tensors=tuple(tensor for tensor in graph.tensors if tensor.name in used))

@@ -1,0 +1,132 @@
+"""A model's training step at two batch sizes, as one family of graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from planner.errors import AutoparError, ModelError, TraceError
+from planner.ir.batch import InputInfo, Key
+from planner.ir.family import GraphFamily, structural_difference, value_at
+from planner.ir.fingerprint import Row, rows
+from planner.ir.graph import DTYPE_BYTES, Graph
+from planner.trace.blocks import Run, runs
+from planner.trace.fake import fake_batch, fake_mode, make_fake
+from planner.trace.source import ModelSource
+from planner.trace.step import Subject, record_step
+from planner.trace.where import message_of, user_line
+
+BATCHES = (2, 4)
+"""Batch sizes recorded; 1 would hide dims behind broadcasting."""
+
+
+def trace(source: ModelSource, *, compute_dtype: str | None = None) -> GraphFamily:
+    """Record forward, loss and backward of `source` on fake tensors.
+
+    `compute_dtype` ("bfloat16") is that of floating parameters and inputs in forward and backward; None keeps the stored one. Repeated blocks
+    are recorded once (planner.trace.fold). Raises ModelError or TraceError, in one line that names the user's file and line.
+    """
+    return trace_with(source, compute_dtype=compute_dtype, runs_of=runs)
+
+
+def trace_with(source: ModelSource, *, compute_dtype: str | None = None, runs_of: Callable[[nn.Module], tuple[Run, ...]]) -> GraphFamily:
+    """`trace` with another finder of repeated blocks; `lambda model: ()` records every block."""
+    dtype = _dtype(compute_dtype)
+    with torch.device("meta"):
+        model = source.model()
+    identities = _rows(model)
+    mode = fake_mode()
+    warnings = make_fake(model, mode=mode, compute_dtype=dtype)
+    found = runs_of(model)
+    stored = {row.fqn: row.dtype for row in identities}
+
+    def at(batch: int) -> tuple[Graph, tuple[InputInfo, ...]]:
+        fake = fake_batch(source.inputs(batch), mode=mode, compute_dtype=dtype)
+        subject = Subject(model, fake, batch, source.loss, mode, stored)
+        return replace(_recorded(subject, found, name=source.name), warnings=warnings), _input_infos(fake)
+
+    low, low_inputs = at(BATCHES[0])
+    high, high_inputs, fixed = _high(at, low)
+    parameter_dtype = _main_dtype(identities)
+    return GraphFamily(
+        name=source.name,
+        low=low,
+        high=high,
+        rows=identities,
+        inputs=_at_one(low_inputs, high_inputs) if high is not None else low_inputs,
+        dtype=parameter_dtype,
+        compute_dtype=compute_dtype or parameter_dtype,
+        fixed=fixed,
+    )
+
+
+def _recorded(subject: Subject, found: tuple[Run, ...], *, name: str) -> Graph:
+    try:
+        return record_step(subject, runs=found)
+    except AutoparError:
+        raise
+    except Exception as error:  # forward and loss are the user's code and may raise anything
+        raise TraceError(f"{user_line(error) or name}: the training step cannot be recorded: {message_of(error)}") from None
+
+
+def _high(at: Callable[[int], tuple[Graph, tuple[InputInfo, ...]]], low: Graph) -> tuple[Graph | None, tuple[InputInfo, ...], str]:
+    """The second recording, or the reason why the batch is fixed."""
+    try:
+        high, inputs = at(BATCHES[1])
+    except ModelError as error:
+        return None, (), f"at batch {BATCHES[1]}: {error}"
+    difference = structural_difference(low, high)
+    return (None, (), difference) if difference else (high, inputs, "")
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or name not in DTYPE_BYTES:
+        raise TraceError(f"compute dtype {name!r} is not one of {', '.join(DTYPE_BYTES)}")
+    return dtype
+
+
+def _rows(model: nn.Module) -> tuple[Row, ...]:
+    named = model.named_parameters(remove_duplicate=False)
+    return rows((fqn, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p)) for fqn, p in named)
+
+
+def _main_dtype(identities: Iterable[Row]) -> str:
+    """The dtype that most parameter elements have."""
+    elements: Counter[str] = Counter()
+    for row in identities:
+        elements[row.dtype] += torch.Size(row.shape).numel()
+    return elements.most_common(1)[0][0] if elements else "float32"
+
+
+def _input_infos(batch: Any) -> tuple[InputInfo, ...]:
+    leaves, _ = pytree.tree_flatten_with_path(batch)
+    return tuple(
+        InputInfo(tuple(_key(part) for part in path), tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
+        for path, leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+    )
+
+
+def _key(part: Any) -> Key:
+    key = part.idx if hasattr(part, "idx") else part.key if hasattr(part, "key") else part.name
+    return key if isinstance(key, int) else str(key)
+
+
+def _at_one(low: tuple[InputInfo, ...], high: tuple[InputInfo, ...]) -> tuple[InputInfo, ...]:
+    """Shapes for one sample; those of `low` where one sample would not be whole."""
+    try:
+        return tuple(
+            replace(a, shape=tuple(value_at(x, y, batches=BATCHES, batch=1) for x, y in zip(a.shape, b.shape, strict=True)))
+            for a, b in zip(low, high, strict=True)
+        )
+    except TraceError:
+        return low
