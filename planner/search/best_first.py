@@ -1,6 +1,6 @@
 """Best first over candidates: cheap bounds first, exact placement only where a bound still promises something.
 
-    bound 1   every node takes its cheapest way, on its own                  one pass over the space, no solver
+    bound 1   every op divided perfectly over tp, no communication            one pass over the graph
     bound 2   the LP relaxation of the placement problem, without memory
     value     placement within the memory limit, stage cuts, simulated schedule
 

@@ -3,7 +3,6 @@ built when first needed and kept for the length of one search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -15,8 +14,8 @@ from planner.search import ilp
 from planner.search.candidates import Candidate
 from planner.search.evaluate import Evaluation, Placed, Setting, evaluate, in_flight
 from planner.search.footprint import stage_memory
-from planner.search.price import StageMemory, memory_kinds, optimizer_step_s
-from planner.search.space import Decision, Space, Weights, build
+from planner.search.price import Pricer, StageMemory, memory_kinds, optimizer_step_s
+from planner.search.space import Space, Weights, build, saved_makers
 from planner.search.units import place
 
 _SHARES = (1.0, 0.93, 0.86, 0.8, 0.7)
@@ -24,16 +23,16 @@ _SHARES = (1.0, 0.93, 0.86, 0.8, 0.7)
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxed:
-    """The least of each quantity, every node on its own: seconds per microbatch, seconds of one more forward of the repeated blocks, elements
-    of parameters, saved bytes per microbatch with and without recompute."""
+class Ideal:
+    """Every op divided perfectly over tp, free of communication: less than any placement needs. Seconds per microbatch, seconds of one more
+    forward of the repeated blocks, elements of parameters, saved bytes per microbatch without and with full recompute."""
 
     seconds: float
     again_s: float
     numel: float
     trainable_numel: float
     saved_bytes: float
-    outside_bytes: float
+    entry_bytes: float
 
 
 class Pool:
@@ -44,7 +43,7 @@ class Pool:
         self.setting = setting
         self.graph = cache(self._graph)
         self.space = cache(self._space)
-        self.relaxed = cache(self._relaxed)
+        self.ideal = cache(self._ideal)
         self.placed = cache(self._placed)
 
     def _graph(self, microbatch_size: int) -> Graph:
@@ -53,16 +52,22 @@ class Pool:
     def _space(self, microbatch_size: int, tp: int) -> Space:
         return build(self.graph(microbatch_size), self.setting.cluster, degree=tp, grad_bytes=self.setting.precision.reduce_bytes)
 
-    def _relaxed(self, microbatch_size: int, tp: int) -> Relaxed:
-        decisions = self.space(microbatch_size, tp).decisions
-        entries = self.space(microbatch_size, tp).entry_bytes
-        return Relaxed(
-            seconds=sum(d.copies * min(w.seconds for w in d.ways) for d in decisions),
-            again_s=sum(d.copies * min(w.price.forward_s + w.price.forward_tp_s for w in d.ways) for d in decisions if d.recomputable),
-            numel=_least_numel(decisions),
-            trainable_numel=_least_numel([d for d in decisions if d.parameter and d.parameter.trainable]),
-            saved_bytes=sum(d.copies * min(w.saved_bytes for w in d.ways) for d in decisions),
-            outside_bytes=entries / tp + sum(d.copies * min(w.saved_bytes for w in d.ways) for d in decisions if not d.recomputable),
+    def _ideal(self, microbatch_size: int, tp: int) -> Ideal:
+        graph = self.graph(microbatch_size)
+        pricer = Pricer(graph, self.setting.cluster, tp)
+        prices = [(graph.multiplicity(op), op.name in graph.region_of, pricer.ideal(op)) for op in graph.ops]
+        parameters = [(p.trainable, graph.copies_of(p) * p.numel / tp) for p in graph.parameters]
+        saved = saved_makers(graph)
+        kept = [(op.name in graph.region_of, graph.multiplicity(op) * graph.by_name[name].nbytes / tp)
+                for op in graph.ops if not op.border for name in op.outputs if name in saved]  # fmt: skip
+        entries = sum(region.count * graph.by_name[read].nbytes / tp for region in graph.regions for read, _ in region.carried)
+        return Ideal(
+            seconds=sum(copies * (forward + backward) for copies, _, (forward, backward) in prices),
+            again_s=sum(copies * forward for copies, inside, (forward, _) in prices if inside),
+            numel=sum(numel for _, numel in parameters),
+            trainable_numel=sum(numel for trainable, numel in parameters if trainable),
+            saved_bytes=sum(nbytes for _, nbytes in kept),
+            entry_bytes=entries + sum(nbytes for inside, nbytes in kept if not inside),
         )
 
     def _placed(self, microbatch_size: int, tp: int, recompute: bool, reductions: float) -> tuple[Solution, Placed] | None:
@@ -73,17 +78,17 @@ class Pool:
 
     def first_bound_s(self, candidate: Candidate) -> float:
         """Bound 1 of `best_first`, with the optimizer's least time."""
-        relaxed = self.relaxed(candidate.microbatch_size, candidate.mesh.tp)
-        seconds = relaxed.seconds + (relaxed.again_s if candidate.recompute == "full" else 0.0)
-        return _pipelined(seconds, candidate) + self._optimizer_s(candidate, relaxed)
+        ideal = self.ideal(candidate.microbatch_size, candidate.mesh.tp)
+        seconds = ideal.seconds + (ideal.again_s if candidate.recompute == "full" else 0.0)
+        return _pipelined(seconds, candidate) + self._optimizer_s(candidate, ideal)
 
     def second_bound_s(self, candidate: Candidate) -> float:
         """Bound 2 of `best_first`; the first one where no placement exists."""
-        relaxed = self.relaxed(candidate.microbatch_size, candidate.mesh.tp)
+        ideal = self.ideal(candidate.microbatch_size, candidate.mesh.tp)
         placed = self.placed(*_key(candidate))
         if placed is None:
             return self.first_bound_s(candidate)
-        return _pipelined(placed[0].bound_s, candidate) + self._optimizer_s(candidate, relaxed)
+        return _pipelined(placed[0].bound_s, candidate) + self._optimizer_s(candidate, ideal)
 
     def may_fit(self, candidate: Candidate) -> bool:
         """False if even the least of everything, spread evenly over the stages, exceeds the memory."""
@@ -91,9 +96,9 @@ class Pool:
 
     def least_bytes(self, candidate: Candidate) -> float:
         """A lower bound on the memory of the fullest rank."""
-        relaxed, pp = self.relaxed(candidate.microbatch_size, candidate.mesh.tp), candidate.mesh.pp
-        saved = relaxed.outside_bytes if candidate.recompute == "full" else relaxed.saved_bytes
-        stage = StageMemory(int(relaxed.numel / pp), int(relaxed.trainable_numel / pp), 0, saved / pp, 0.0, 0)
+        ideal, pp = self.ideal(candidate.microbatch_size, candidate.mesh.tp), candidate.mesh.pp
+        saved = ideal.entry_bytes if candidate.recompute == "full" else ideal.saved_bytes
+        stage = StageMemory(int(ideal.numel / pp), int(ideal.trainable_numel / pp), 0, saved / pp, 0.0, 0)
         return memory_kinds(stage, candidate, self.setting.cluster, self.setting.precision).total
 
     def evaluate(self, candidate: Candidate) -> Evaluation | None:
@@ -138,18 +143,14 @@ class Pool:
         _, _, recompute, reductions = _key(candidate)
         return Weights(reductions, recompute, sum(flying) / len(flying), (with_state - without) / numel)
 
-    def _optimizer_s(self, candidate: Candidate, relaxed: Relaxed) -> float:
+    def _optimizer_s(self, candidate: Candidate, ideal: Ideal) -> float:
         pp = candidate.mesh.pp
-        stage = StageMemory(int(relaxed.numel / pp), int(relaxed.trainable_numel / pp), 0, 0.0, 0.0, 0)
+        stage = StageMemory(int(ideal.numel / pp), int(ideal.trainable_numel / pp), 0, 0.0, 0.0, 0)
         return optimizer_step_s(stage, candidate, self.setting.cluster, self.setting.precision)
 
 
 def _units(space: Space, solution: Solution) -> Placed:
     return Placed(solution.picks, place(space, solution.picks))
-
-
-def _least_numel(decisions: Sequence[Decision]) -> float:
-    return sum(d.copies * min(w.numel for w in d.ways) for d in decisions)
 
 
 def _pipelined(seconds: float, candidate: Candidate) -> float:

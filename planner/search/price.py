@@ -84,6 +84,19 @@ class Pricer:
             working,
         )
 
+    def ideal(self, op: Op) -> tuple[float, float]:
+        """Seconds forward and backward if every rank had exactly its share of work and bytes: a bound for every strategy."""
+        tensors, device = self.graph.by_name, self.cluster.device
+        seconds = []
+        for ops in ((op,), self.graph.backward_of.get(op.name, ())):
+            total = 0.0
+            for one in ops:
+                if runs_kernel(one, tensors):
+                    nbytes = sum(tensors[name].nbytes for name in (*one.inputs, *one.outputs))
+                    total += op_s(one.flop / self.degree, nbytes / self.degree, dtype=tensors[one.outputs[0]].dtype, device=device)
+            seconds.append(total)
+        return seconds[0], seconds[1]
+
     def collectives_s(self, collectives: Iterable[Collective]) -> float:
         """Seconds of tensor-parallel collectives, one after the other."""
         ranks = group(self.cluster, size=self.degree, stride=1)

@@ -74,11 +74,6 @@ class Space:
     decisions: tuple[Decision, ...]
     links: tuple[Link, ...]
 
-    @property
-    def entry_bytes(self) -> float:
-        """Bytes at the entrances of all copies of all blocks, unsharded: what full recompute keeps per microbatch."""
-        return sum(region.count * self.graph.by_name[read].nbytes for region in self.graph.regions for read, _ in region.carried)
-
     def problem(self, weights: Weights, *, memory_limit: float | None = None) -> Problem:
         """Seconds per microbatch and bytes on one rank, as if the whole model were one stage."""
         nodes = tuple(Node(d.name, tuple(self._choice(d, way, weights) for way in d.ways)) for d in self.decisions)
@@ -100,7 +95,7 @@ def build(graph: Graph, cluster: Cluster, *, degree: int, grad_bytes: int) -> Sp
     `grad_bytes` is the element size in which gradients are reduced over tp.
     """
     pricer = Pricer(graph, cluster, degree)
-    saved = _saved(graph)
+    saved = saved_makers(graph)
     decisions = [*_leaves(pricer, grad_bytes), *(_of_op(pricer, op, saved) for op in graph.ops)]
     return Space(graph, degree, tuple(decisions), _links(graph, decisions))
 
@@ -136,7 +131,7 @@ def _of_op(pricer: Pricer, op: Op, saved: Mapping[str, bool]) -> Decision:
     return Decision(op.name, op, None, graph.multiplicity(op), inside, ways)
 
 
-def _saved(graph: Graph) -> Mapping[str, bool]:
+def saved_makers(graph: Graph) -> Mapping[str, bool]:
     """The outputs whose storage autograd keeps, by the tensor that makes it: an owner of storage, or a border's output. The value says of a
     border whether the tensor before it is kept in its own right."""
     leaves = {p.tensor for p in graph.parameters} | {b.tensor for b in graph.buffers} | set(graph.inputs)
