@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from planner.ir.batch import forward_arguments
 from planner.ir import plan_json
+from planner.ir.batch import forward_arguments
 from planner.ir.plan import Plan
 from planner.runtime import attention, batches, borders, check, data_parallel, embedding, materialize, placements, recompute
 from planner.runtime.job import Job

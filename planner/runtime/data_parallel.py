@@ -3,7 +3,7 @@
     zero 0   replicate over dp_replicate x dp_shard: one all_reduce per unit at the last microbatch
     zero 1   shards over dp_shard, gathered once and kept; reduce_scatter at the last microbatch
     zero 2   the same, reduce_scatter at every microbatch
-    zero 3   gathered again for backward, reduce_scatter at every microbatch
+    zero 3   gathered for forward and, blocks only, again for backward; reduce_scatter at every microbatch
 
 With dp_replicate > 1 the shards are replicated (HSDP) and an all_reduce over dp_replicate follows at the last microbatch. Gradients are
 summed, never averaged: `Job.step` scales each microbatch's loss by its share of the global weight.
@@ -81,7 +81,7 @@ def engage(unit: nn.Module, plan: Plan, world: World, *, root: bool) -> None:
     if zero == 0 or plan.mesh.dp_shard == 1:
         engine = replicate(unit, mesh=dp_mesh(world), mp_policy=policy(plan))
     else:
-        engine = fully_shard(unit, mesh=shard_mesh(world), reshard_after_forward=zero == 3, mp_policy=policy(plan))
+        engine = fully_shard(unit, mesh=shard_mesh(world), reshard_after_forward=zero == 3 and not root, mp_policy=policy(plan))
     if root:
         sum_gradients(engine)
 
