@@ -63,8 +63,10 @@ class Rope(nn.Module):
         self.cos.copy_(angle.cos())
         self.sin.copy_(angle.sin())
 
-    def forward(self, seq: int) -> tuple[Tensor, Tensor]:
-        return self.cos[:seq], self.sin[:seq]
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """For x [batch, seq, width], in its dtype: a bfloat16 step must not be promoted by float32 tables."""
+        seq = x.shape[1]
+        return self.cos[:seq].to(x.dtype), self.sin[:seq].to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -132,8 +134,8 @@ class Llama(nn.Module):
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        cos, sin = self.rope(tokens.shape[1])
         x = self.embedding(tokens)
+        cos, sin = self.rope(x)
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.head(self.norm(x))
