@@ -8,6 +8,7 @@ from planner.cli.mesh_degrees import MeshDegrees
 from planner.ir.options import RECOMPUTE, SCHEDULES
 
 PRECISIONS = ("auto", "model", "bf16", "fp16")
+"""What `planner.cli.precision` knows; repeated here so that `--help` needs no torch."""
 
 
 @click.command()
@@ -50,7 +51,8 @@ def plan(
     This runs the code in model.py. No GPU is needed.
     """
     from planner.cli.machine import choose
-    from planner.cli.progress import phases
+    from planner.cli.precision import compute_dtype
+    from planner.cli.progress import shown_progress
     from planner.driver import make_plan
     from planner.ir import plan_json
     from planner.ir.options import Options
@@ -60,7 +62,7 @@ def plan(
 
     plan_json.check_writable(output)
     machine = choose(cluster, gpus=gpus, gpus_per_node=gpus_per_node)
-    click.echo(machine.sentence, err=as_json)
+    click.echo(machine, err=as_json)
     options = Options(
         global_batch=global_batch,
         mesh=mesh,
@@ -69,14 +71,14 @@ def plan(
         schedule=schedule,
         max_seconds=max_seconds or 0.0,
     )
-    with phases() as progress:
-        progress("trace")
+    with shown_progress() as progress:
+        progress("trace", 0, 1)
         source = load(target)
-        family = trace(source, compute_dtype=machine.compute_dtype(precision))
+        family = trace(source, compute_dtype=compute_dtype(precision, source=source, backend=machine.cluster.backend))
         found = make_plan(family, machine.cluster, options, progress=progress)
     plan_json.save(found, output)
     if as_json:
         print_json(found)
-    else:
-        print_plan(found)
-        click.echo(f"wrote {output}")
+        return
+    print_plan(found)
+    click.echo(f"\nwrote {output}")
