@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from planner.ir.plan import Plan
 from planner.runtime.cuts import Cuts, attribute, cut
-from planner.runtime.stage import Program, Shared, StageModule, StagePart, Value, attach, on_device, persistence
+from planner.runtime.stage import Program, Shared, StageModule, StagePart, Value, attach, lend_initialisers, on_device, persistence
 from planner.runtime.world import default_device
 
 
@@ -33,6 +33,9 @@ def part_of(cuts: Cuts, stage: int, *, device: torch.device) -> StagePart:
     for fqn in held_modules(cuts, stage):
         attach(module, fqn, cuts.model.get_submodule(fqn))
     attach_attributes(module, cuts, stage)
+    for fqn, holder in module.named_modules():
+        if not fqn.startswith(tuple(f"{block}." for block in held_modules(cuts, stage))) and fqn not in held_modules(cuts, stage):
+            lend_initialisers(holder, cuts.model.get_submodule(fqn))
     return StagePart(
         module=module,
         index=stage,
@@ -134,5 +137,7 @@ def shared_parameters(cuts: Cuts, stage: int) -> tuple[Shared, ...]:
         stages = tuple(index for index, parameters in enumerate(held) if parameter in parameters)
         fqns = dict.fromkeys(here.get(fqn, fqn) for fqn, tensor in cuts.held(stage).items() if tensor is parameter)
         if len(stages) > 1:
-            found.append(Shared(tuple(fqns), stages))
+            canonical = cuts.folded.names[next(iter(fqns))][0]
+            named = (index for index in stages if canonical in attribute_names(cuts, index).values() or canonical in cuts.held(index))
+            found.append(Shared(canonical, tuple(fqns), stages, next(named, stages[0])))
     return tuple(found)

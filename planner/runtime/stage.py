@@ -6,7 +6,10 @@ hands over. It returns what the stage after needs, or, on the last stage, what t
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +37,13 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A parameter that several stages hold: its names on this stage and the stages, lowest first."""
+    """A parameter that several stages hold: its first name in the model, its names on this stage, the stages, lowest first, and the stage
+    that initialises it: the one that has it by its first name."""
 
+    canonical: str
     fqns: tuple[str, ...]
     stages: tuple[int, ...]
+    source: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class Program:
     signature: inspect.Signature
 
 
-class StageModule(nn.Module):
+class StageModule(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """The part of a model that one stage runs; submodules and parameters have the names that they have in the model."""
 
     def __init__(self, program: Program) -> None:
@@ -121,6 +127,33 @@ def attach(root: nn.Module, fqn: str, value: nn.Module | nn.Parameter | Tensor, 
         holder.register_parameter(name, value)
     else:
         holder.register_buffer(name, value, persistent=persistent)
+
+
+def lend_initialisers(holder: nn.Module, original: nn.Module) -> None:
+    """Gives a module that stands for a cut one that one's `reset_parameters` and `init_buffers`, for the tensors that the stage has.
+
+    They run on a copy without submodules, in which the tensors of other stages are there for the moment, so that the random numbers drawn are
+    those of the whole model.
+    """
+    own = dict(itertools.chain(original.named_parameters(recurse=False), original.named_buffers(recurse=False)))
+    if not own:
+        return
+    blank = copy.copy(original)
+    blank.__dict__ = {**original.__dict__, "_modules": {}, "_parameters": {}, "_buffers": {}, "_non_persistent_buffers_set": set()}
+    shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in own.items()}
+
+    def run(method: str) -> None:
+        device = next(itertools.chain(holder.parameters(recurse=False), holder.buffers(recurse=False))).device
+        for name, shape in shapes.items():
+            blank.register_buffer(name, torch.zeros_like(shape, device=device))
+        getattr(blank, method)()
+        for name, tensor in itertools.chain(holder.named_parameters(recurse=False), holder.named_buffers(recurse=False)):
+            tensor.detach().copy_(blank._buffers[name])
+        blank._buffers.clear()
+
+    for method in ("reset_parameters", "init_buffers"):
+        if hasattr(original, method):
+            setattr(holder, method, functools.partial(run, method))
 
 
 def on_device(arguments: Any, device: torch.device) -> Any:
