@@ -12,7 +12,7 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "ep", "tp")
 """Axis names, outermost first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Mesh:
     """Degrees along each axis; their product is the world size."""
 
