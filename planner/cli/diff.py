@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="Show what two plans do differently.")
 @click.argument("old_file", metavar="OLD")
 @click.argument("new_file", metavar="NEW")
 def diff(old_file: str, new_file: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="Show a plan, its predicted costs and why it was chosen.")
 @click.argument("plan_file", metavar="PLAN")
 @click.option("--json", "as_json", is_flag=True, help="Prints the plan as JSON.")
 def explain(plan_file: str, as_json: bool) -> None:

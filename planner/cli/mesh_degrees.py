@@ -9,7 +9,7 @@ from planner.ir.mesh import AXES
 Degrees = tuple[tuple[str, int], ...]
 
 
-class MeshDegrees(click.ParamType):
+class MeshDegrees(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Parses `AXIS=N,...` into (axis, degree) pairs, sorted by axis."""
 
     name = "mesh"

@@ -11,7 +11,7 @@ PRECISIONS = ("auto", "model", "bf16", "fp16")
 """What `planner.cli.precision` knows; repeated here so that `--help` needs no torch."""
 
 
-@click.command()
+@click.command(short_help="Plan a model: from a model file to a plan file.")
 @click.argument("target")
 @click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="Devices to plan for.")
 @click.option("--cluster", metavar="NAME|FILE", help="A preset, or a JSON file that describes the machine. [default: the GPUs here, or h100]")
@@ -74,7 +74,7 @@ def plan(
     with shown_progress() as progress:
         progress("trace", 0, 1)
         source = load(target)
-        family = trace(source, compute_dtype=compute_dtype(precision, source=source, backend=machine.cluster.backend))
+        family = trace(source, compute_dtype=compute_dtype(precision, model=source.model, backend=machine.cluster.backend))
         found = make_plan(family, machine.cluster, options, progress=progress)
     plan_json.save(found, output)
     if as_json:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from planner.trace.source import ModelSource
+from collections.abc import Callable
+from typing import Any
 
 CHOICES = {"auto": "", "model": "", "bf16": "bfloat16", "fp16": "float16"}
 """Choices on the command line, with the dtype where there is one."""
 
 
-def compute_dtype(precision: str, *, source: ModelSource, backend: str) -> str | None:
-    """The dtype to record with; None keeps the model's own."""
+def compute_dtype(precision: str, *, model: Callable[[], Any], backend: str) -> str | None:
+    """The dtype to record with; None keeps the model's own. `model` builds the module."""
     if precision == "auto":
-        return "bfloat16" if backend == "nccl" and _is_float32(source) else None
+        return "bfloat16" if backend == "nccl" and _is_float32(model) else None
     return CHOICES[precision] or None
 
 
-def _is_float32(source: ModelSource) -> bool:
+def _is_float32(model: Callable[[], Any]) -> bool:
     import torch
 
     with torch.device("meta"):
-        first = next(source.model().parameters(), None)
+        first = next(model().parameters(), None)
     return first is not None and first.dtype == torch.float32
