@@ -95,6 +95,10 @@ class Draft:
     helpers: dict[str, nn.Module]
 
 
+OUT_OF_PLACE: Mapping[Any, Any] = {torch.ops.aten.detach_.default: torch.ops.aten.detach.default}
+"""Operators in place that export itself writes, on a fresh copy of a constant, and what is the same out of place."""
+
+
 def leaf(value: Any, index: int) -> Any:
     """Leaf number `index` of what a block returned."""
     return pytree.tree_leaves(value)[index]
@@ -190,7 +194,7 @@ def mutations(graph: fx.Graph) -> Iterator[str]:
     """The names of the nodes that an operator writes into."""
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        if node.op == "call_function" and schema is not None and schema.is_mutable:
+        if node.op == "call_function" and schema is not None and schema.is_mutable and node.target not in OUT_OF_PLACE:
             written = (argument.name for argument in schema.arguments if argument.alias_info is not None and argument.alias_info.is_write)
             positions = {argument.name: index for index, argument in enumerate(schema.arguments)}
             values = (node.args[positions[name]] if positions[name] < len(node.args) else node.kwargs.get(name) for name in written)
@@ -221,7 +225,7 @@ def place_operator(draft: Draft, facts: Facts, node: fx.Node, program: nn.Module
         described(draft, facts, draft.graph.get_attr(str(node.target)), node.name)
         return
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda item: read(draft, facts, item))
-    described(draft, facts, draft.graph.call_function(node.target, args, kwargs), node.name)
+    described(draft, facts, draft.graph.call_function(OUT_OF_PLACE.get(node.target, node.target), args, kwargs), node.name)
 
 
 def place_call(draft: Draft, facts: Facts, place: Place) -> None:
@@ -263,6 +267,5 @@ def check_sources(node: fx.Node, facts: Facts) -> None:
         if source.name in facts.attributes:
             if not any(name.startswith(own) for name in facts.names[facts.attributes[source.name]]):
                 raise cannot_cut(f"{call} reads {facts.attributes[source.name]}, which belongs to another module")
-        elif source.op == "placeholder" or facts.places[source.name].call != call:
-            if source.name not in arguments and source.name not in facts.constants:
-                raise cannot_cut(f"{call} reads a tensor ({source.name}) that is not among its arguments")
+        elif facts.places[source.name].call != call and source.name not in arguments and source.name not in facts.constants:
+            raise cannot_cut(f"{call} reads a tensor ({source.name}) that is not among its arguments")

@@ -7,12 +7,14 @@ operators. What other stages hold is left behind and freed with the model.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import torch
 from torch import fx, nn
 
 from planner.ir.plan import Plan
 from planner.runtime.cuts import Cuts, attribute, cut
+from planner.runtime.names import lookup
 from planner.runtime.stage import Program, Shared, StageModule, StagePart, Value, attach, lend_initialisers, on_device, persistence
 from planner.runtime.world import default_device
 
@@ -30,12 +32,7 @@ def part_of(cuts: Cuts, stage: int, *, device: torch.device) -> StagePart:
     received = () if stage == 0 else cuts.live(stage)
     sent = () if stage == cuts.stages - 1 else cuts.live(stage + 1)
     module = StageModule(program_of(cuts, stage, received, sent, device))
-    for fqn in held_modules(cuts, stage):
-        attach(module, fqn, cuts.model.get_submodule(fqn))
-    attach_attributes(module, cuts, stage)
-    for fqn, holder in module.named_modules():
-        if not fqn.startswith(tuple(f"{block}." for block in held_modules(cuts, stage))) and fqn not in held_modules(cuts, stage):
-            lend_initialisers(holder, cuts.model.get_submodule(fqn))
+    furnish(module, cuts, stage)
     return StagePart(
         module=module,
         index=stage,
@@ -80,13 +77,19 @@ def attribute_names(cuts: Cuts, stage: int) -> dict[str, str]:
     return names
 
 
-def attach_attributes(module: StageModule, cuts: Cuts, stage: int) -> None:
-    """Hangs into the stage what the code between blocks reads and no block of the stage has."""
-    inside = tuple(f"{fqn}." for fqn in held_modules(cuts, stage))
+def furnish(module: StageModule, cuts: Cuts, stage: int) -> None:
+    """Hangs into the stage its blocks, what the code between them reads and no block has, and the initialisers of the modules that are cut."""
+    held = held_modules(cuts, stage)
+    for fqn in held:
+        attach(module, fqn, cuts.model.get_submodule(fqn))
+    inside = tuple(f"{fqn}." for fqn in held)
     persistent = persistence(cuts.model)
     for fqn in attribute_names(cuts, stage).values():
         if not fqn.startswith(inside):
             attach(module, fqn, attribute(cuts.model, fqn), persistent=persistent.get(fqn, True))
+    for fqn, holder in tuple(module.named_modules()):
+        if fqn not in held and not fqn.startswith(inside):
+            lend_initialisers(holder, cuts.model.get_submodule(fqn))
     for name, helper in cuts.folded.helpers.items():
         if any(node.op == "get_attr" and node.target == name for node in cuts.nodes_of(stage)):
             attach(module, name, helper)
@@ -141,3 +144,10 @@ def shared_parameters(cuts: Cuts, stage: int) -> tuple[Shared, ...]:
             named = (index for index in stages if canonical in attribute_names(cuts, index).values() or canonical in cuts.held(index))
             found.append(Shared(canonical, tuple(fqns), stages, next(named, stages[0])))
     return tuple(found)
+
+
+def stage_plan(plan: Plan, part: StagePart) -> Plan:
+    """`plan` with a placement for every name that a shared parameter has on this stage: the one of its first name in the model."""
+    known = {name for name, _ in plan.parameters}
+    named = [(fqn, lookup(plan.parameters, shared.canonical)) for shared in part.shared for fqn in shared.fqns if fqn not in known]
+    return replace(plan, parameters=(*plan.parameters, *((fqn, placed) for fqn, placed in named if placed is not None)))
