@@ -149,16 +149,16 @@ def _timed(
     makespan = simulate(schedule, forward_s=forward, backward_s=backward, p2p_s=hand_over).makespan_s if hand_over else free
     slowest = max(costs, key=lambda c: c.forward_s + c.backward_s)
     count = candidate.microbatches
-    busy = count * (slowest.forward_s + slowest.backward_s)
+    idle = max(0.0, free - count * (slowest.forward_s + slowest.backward_s))  # one stage: a difference of roundings
     once, optimizer = max(c.once_s for c in costs), max(c.optimizer_s for c in costs)
     breakdown = Breakdown(
         compute=count * sum(slowest.compute_s),
         recompute=count * slowest.recompute_s,
         tp_communication=count * sum(slowest.tp_s),
         dp_communication=count * sum(slowest.dp_s) + once,
-        pp_communication=makespan - free,
-        bubble=free - busy,
+        pp_communication=max(0.0, makespan - free),
+        bubble=idle,
         optimizer=optimizer,
     )
     step = makespan + once + optimizer
-    return Evaluation(candidate, picks, costs, memory, step, breakdown, (free - busy) / step)
+    return Evaluation(candidate, picks, costs, memory, step, breakdown, idle / step)
