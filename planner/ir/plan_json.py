@@ -64,9 +64,10 @@ def read(text: str) -> Plan:
 def save(plan: Plan, path: str | Path) -> None:
     """Writes the plan file whole or not at all: a reader sees the old file or the new one.
 
-    Raises PlanError if the path cannot be written.
+    Raises PlanError if the path cannot be written, or if `load` would refuse the plan.
     """
     text = write(plan)
+    read(text)
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and not target.is_file():
