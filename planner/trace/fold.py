@@ -35,7 +35,8 @@ class Chain:
 
     `raw` are the names of the tensor arguments before their input borders and `read` after them; `written` the outputs.
     `carried` maps positions among the arguments to positions among the outputs. `start` and `end` bound the ops in the record.
-    `latest` are the outputs of the newest copy, `arriving` the names of the gradients that reach the copies' outputs.
+    `latest` are the outputs of the newest copy, `arriving` the names of the gradients that reach the copies' outputs,
+    `handed` those of gradients that copies left out give to tensors all of them read.
     """
 
     run: Run
@@ -53,6 +54,7 @@ class Chain:
     carried: dict[int, int] = field(default_factory=dict)
     latest: list[Any] = field(default_factory=list)
     arriving: set[str] = field(default_factory=set)
+    handed: set[str] = field(default_factory=set)
 
 
 class Folder:
@@ -165,15 +167,24 @@ class _Skip(torch.autograd.Function):
             if not tensor.requires_grad or all(grad is None for grad in grads):
                 made.append(None)
                 continue
-            grad = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             source = arriving.get(chain.carried.get(index, -1))
+            grad = _gradient(tensor, source)
             if source is None:
-                recorder.bind(grad, recorder.fresh_name("grad_of_copy"))
+                name = recorder.fresh_name("copies")
+                chain.handed.add(name)
+                recorder.bind(grad, name)
             else:
                 recorder.names.bind(grad, recorder.names.of(source))
             made.append(grad)
         recorder.paused = False
         return (None, None, None, *made)
+
+
+def _gradient(tensor: torch.Tensor, source: torch.Tensor | None) -> torch.Tensor:
+    """The gradient of `tensor`. On a residual stream it keeps the strides that the gradient arriving at the block's output had."""
+    dense = source is not None and source.shape == tensor.shape and source.is_contiguous() is False and 0 not in source.stride()
+    stride = source.stride() if dense and source is not None else torch.empty(tensor.shape, device="meta").stride()
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
 
 
 def _alike(a: Any, b: Any) -> bool:

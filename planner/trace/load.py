@@ -87,7 +87,8 @@ def _module(path: Path) -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     spec = importlib.util.spec_from_file_location(f"autopar_model_{path.stem}", path)
-    assert spec is not None and spec.loader is not None, path
+    assert spec is not None, path
+    assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look their module up
     try:

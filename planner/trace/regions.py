@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from planner.ir.graph import Graph, Op, Region
@@ -52,10 +52,14 @@ def outside_origin(record: Record, chains: Sequence[Chain]) -> tuple[Op, ...]:
     for op in record.backward:
         number = region.get(op.origin)
         joins = number is not None and op.target == "aten.add.Tensor"
-        foreign = joins and any(made_in.get(name, -1 if name.startswith("grad_of_copy") else number) != number
-                                and name not in chains[number].arriving for name in op.inputs)  # fmt: skip
+        foreign = joins and any(_is_foreign(name, chains[number], made_in, number) for name in op.inputs)
         corrected.append(replace(op, origin="") if foreign else op)
     return tuple(corrected)
+
+
+def _is_foreign(name: str, chain: Chain, made_in: Mapping[str, int | None], number: int) -> bool:
+    """Whether a gradient comes from outside the region, other than through an output of the block."""
+    return name in chain.handed or (made_in.get(name, number) != number and name not in chain.arriving)
 
 
 def _body(chain: Chain, ops: Sequence[Op]) -> list[Op]:

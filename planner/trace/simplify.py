@@ -4,7 +4,7 @@ A redistribution makes sense once per tensor. What stays is one border per tenso
 of tensors that functional operators or the batch made:
 
     of a module called more than once in a forward          all its borders go
-    an input or output border whose input is a border's output    goes
+    a border whose input is a border's output, a parameter or a buffer    goes
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from planner.ir.graph import Graph, Op, Region, Tensor
 def simplify(graph: Graph, *, repeated: Set[str] = frozenset()) -> Graph:
     """The graph without redundant borders; `repeated` are the FQNs of modules called more than once."""
     renamed: dict[str, str] = {}
-    kept_outputs: set[str] = set()
+    settled: set[str] = {leaf.tensor for leaf in (*graph.parameters, *graph.buffers)}
     dropped: set[str] = set()
     for op in graph.ops:
         if op.target != "border":
             continue
         source = renamed.get(op.inputs[0], op.inputs[0])
-        if op.module in repeated or source in kept_outputs:
+        if op.module in repeated or source in settled:
             renamed[op.outputs[0]] = source
             dropped.add(op.name)
         else:
-            kept_outputs.add(op.outputs[0])
+            settled.add(op.outputs[0])
     return _without(graph, dropped=dropped, renamed=renamed)
 
 

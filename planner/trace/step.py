@@ -18,7 +18,7 @@ from planner.trace.blocks import Run
 from planner.trace.borders import Tracker, tracked
 from planner.trace.fold import Chain, Folder
 from planner.trace.record import Record, Recorder
-from planner.trace.regions import outside_origin, region_of_chain, reads_hidden
+from planner.trace.regions import outside_origin, reads_hidden, region_of_chain
 from planner.trace.simplify import simplify
 
 
@@ -63,6 +63,7 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str])
         outputs = tuple(recorder.names.of(leaf) for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         recorder.in_backward = True
+        recorder.names.stale.clear()  # saved tensors are read again now, each by the backward of the op that saved it
         if trainable:
             torch.autograd.grad(loss, trainable, allow_unused=True)
     chains = [chain for chain in folder.chains if len(chain.copies) > 1]
