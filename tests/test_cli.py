@@ -221,3 +221,23 @@ def test_wrong_mesh_degrees(text: str, message: str) -> None:
     with pytest.raises(BadParameter) as caught:
         MeshDegrees().convert(text, None, None)
     assert message in caught.value.message
+
+
+def test_provenance_says_where_a_plan_comes_from(model_file: Path, tmp_path: Path) -> None:
+    """Versions, the model's file and seconds of every phase."""
+    output = tmp_path / "small.json"
+    assert 0 == run(["plan", str(model_file), "--gpus", "2", "--cluster", "cpu-gloo", "-o", str(output)])
+    provenance = dict(plan_json.load(output).provenance)
+    assert {"autopar", "torch", "target", "trace_s", "search_s"} <= provenance.keys()
+    assert str(model_file) == provenance["target"]
+
+
+def test_warnings_go_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor that is neither parameter nor buffer is planned, with a warning that says what to do."""
+    model = tmp_path / "model.py"
+    text = SMALL_MODEL.replace("    return nn.Sequential", "    made = nn.Sequential").replace(
+        "\n\ndef inputs", "\n    made.scale = torch.ones(1)\n    return made\n\ndef inputs"
+    )
+    model.write_text(text, encoding="utf-8")
+    assert 0 == run(["plan", str(model), "--gpus", "1", "--cluster", "cpu-gloo", "-o", str(tmp_path / "plan.json")])
+    assert "warning: scale is a tensor but neither a parameter nor a buffer" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import click
 
 from planner.cli.mesh_degrees import MeshDegrees
@@ -53,6 +55,8 @@ def plan(
     from planner.cli.machine import choose
     from planner.cli.precision import compute_dtype
     from planner.cli.progress import shown_progress
+    from planner.cli.provenance import with_provenance
+    from planner.cli.warnings import warnings
     from planner.driver import make_plan
     from planner.ir import plan_json
     from planner.ir.options import Options
@@ -73,9 +77,13 @@ def plan(
     )
     with shown_progress() as progress:
         progress("trace", 0, 1)
+        started = perf_counter()
         source = load(target)
         family = trace(source, compute_dtype=compute_dtype(precision, model=source.model, backend=machine.cluster.backend))
-        found = make_plan(family, machine.cluster, options, progress=progress)
+        trace_s = perf_counter() - started
+        found = with_provenance(make_plan(family, machine.cluster, options, progress=progress), target=target, trace_s=trace_s)
+    for warning in warnings(family):
+        click.echo(f"warning: {warning}", err=True)
     plan_json.save(found, output)
     if as_json:
         print_json(found)
