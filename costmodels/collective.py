@@ -49,7 +49,7 @@ def group(cluster: Cluster, *, size: int, stride: int) -> Group:
     if stride >= per_node:
         return Group(size, min(size, cluster.nodes))
     step = gcd(size * stride, per_node)
-    latest_start = per_node - 1 if stride >= step else per_node - step + stride - 1
+    latest_start = per_node - 1 if stride >= step else per_node - step
     nodes = (latest_start + (size - 1) * stride) // per_node + 1
     return Group(size, min(nodes, size, cluster.nodes))
 
