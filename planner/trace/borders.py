@@ -9,7 +9,7 @@ has no output border.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +18,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from planner.trace.fold import Folder, replaced
+from planner.trace.coarse import Opaque, opaque
+from planner.trace.fold import Folder, skippable
 from planner.trace.record import Recorder
 from planner.trace.watch import watched
+from planner.trace.whole import recurrent
 
 
 @dataclass(slots=True)
@@ -42,6 +44,8 @@ class Tracker:
 
     def before(self, fqn: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Pre-forward hook."""
+        if self.recorder.paused:
+            return
         self.recorder.modules.append(fqn)
         self.calls[fqn] += 1
         call = _Call(self.folder.enter(fqn, args, kwargs))
@@ -58,6 +62,8 @@ class Tracker:
 
     def after(self, fqn: str, output: Any) -> None:
         """Post-forward hook."""
+        if self.recorder.paused:
+            return
         call = self.stack.pop()
         names = self.recorder.names
         for leaf, outside, inside in call.inputs.values():
@@ -72,22 +78,26 @@ class Tracker:
 
 
 @contextmanager
-def tracked(model: nn.Module, tracker: Tracker) -> Iterator[None]:
-    """Hooks on every module for the time of a recording."""
+def tracked(model: nn.Module, tracker: Tracker, *, kept: Mapping[str, Opaque]) -> Iterator[None]:
+    """Hooks on every module for the time of a recording; recurrent layers and the modules in `kept` become one operator each."""
     handles = []
-    blocks = []
+    replaced = []
     for fqn, module in model.named_modules():
         handles += _hooks(module, fqn=fqn, tracker=tracker)
+        whole = opaque(module, kept[fqn], tracker.recorder) if fqn in kept else recurrent(module, tracker.recorder)
+        if whole is not None:
+            module.forward = whole
         if fqn in tracker.folder.run_of:
-            blocks.append(module)
-            module.forward = replaced(module, tracker.folder)
+            module.forward = skippable(module, tracker.folder)
+        if "forward" in vars(module):
+            replaced.append(module)
     try:
         with watched(model, tracker.folder):
             yield
     finally:
         for handle in handles:
             handle.remove()
-        for module in blocks:
+        for module in replaced:
             del module.forward
 
 

@@ -42,6 +42,8 @@ def make_fake(model: nn.Module, *, mode: FakeTensorMode, compute_dtype: torch.dt
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = _memoized(buffer, memo=memo, mode=mode)
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [module._parameters[name] for name in module._flat_weights_names]
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
                 vars(module)[name] = _memoized(value, memo=memo, mode=mode)

@@ -194,7 +194,7 @@ def _alike(a: Any, b: Any) -> bool:
     return type(a) is type(b) and (a is b or (isinstance(a, int | float | str | bool | torch.dtype | torch.device) and a == b))
 
 
-def replaced(module: nn.Module, folder: Folder) -> Callable[..., Any]:
+def skippable(module: nn.Module, folder: Folder) -> Callable[..., Any]:
     """A `forward` for `module` that leaves the call out where the folder said so."""
     original = module.forward
 

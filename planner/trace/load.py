@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.errors import ModelError
 from planner.trace.hf import hf_source
@@ -139,7 +140,7 @@ def _inputs(function: Callable[..., Any], build: Callable[[], nn.Module], *, pat
 
     @cache
     def on_meta() -> nn.Module:
-        with torch.device("meta"):
+        with _disable_current_modes(), torch.device("meta"):  # inputs may run on fake tensors, which must not leak into what is kept
             return build()
 
     def inputs(batch_size: int) -> Any:

@@ -52,7 +52,10 @@ class Record:
     saved_by_node: dict[int, list[str]] = field(default_factory=dict)
     unmodelled: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    outside: set[str] = field(default_factory=set)
+
+    def count_unmodelled(self, target: str) -> None:
+        """One more operator without a formula."""
+        self.unmodelled[target] = self.unmodelled.get(target, 0) + 1
 
 
 class Recorder(TorchDispatchMode):
@@ -114,6 +117,11 @@ class Recorder(TorchDispatchMode):
             self.record.saved_by_node.setdefault(node, []).append(self.names.of(tensor))
         return tensor
 
+    def keep(self, tensors: Sequence[torch.Tensor]) -> None:
+        """What the autograd node made last keeps for backward, where it does so without pack hooks."""
+        node = torch.autograd._get_sequence_nr() - 1
+        self.record.saved_by_node.setdefault(node, []).extend(self.names.of(tensor) for tensor in tensors)
+
     def forget_nodes(self) -> None:
         """Autograd nodes created since the last operator belong to none."""
         self._next_node = torch.autograd._get_sequence_nr()
@@ -136,7 +144,7 @@ class Recorder(TorchDispatchMode):
         target = target_name(func)
         flop = flop_of(func, args, kwargs, out)
         if flop is None:
-            self.record.unmodelled[target] = self.record.unmodelled.get(target, 0) + 1
+            self.record.count_unmodelled(target)
             flop = element_flop(args, out)
         short = target.split(".")[1] if target.count(".") == 2 else target
         self._name_outputs(short, outputs=outputs, inputs=inputs, args=data, flop=flop, target=target, mutated=mutated)
@@ -196,7 +204,6 @@ class Recorder(TorchDispatchMode):
 
     def _unknown(self, tensor: torch.Tensor) -> str:
         name = self.fresh_name("constant")
-        self.record.outside.add(name)
         self.add_value(tensor, name)
         self.names.bind(tensor, name)
         return name

@@ -11,15 +11,17 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from planner.errors import TraceError
+from planner.errors import AutoparError, TraceError
 from planner.ir.batch import forward_arguments
 from planner.ir.graph import Buffer, Graph, Op, Parameter, Tensor
 from planner.trace.blocks import Run
 from planner.trace.borders import Tracker, tracked
+from planner.trace.coarse import Opaque, Untraceable
 from planner.trace.fold import Chain, Folder
 from planner.trace.record import Record, Recorder
 from planner.trace.regions import outside_origin, reads_hidden, region_of_chain
 from planner.trace.simplify import simplify
+from planner.trace.where import message_of, user_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +36,30 @@ class Subject:
     stored: dict[str, str]
 
 
-def record_step(subject: Subject, *, runs: tuple[Run, ...]) -> Graph:
-    """The graph of one step, with the blocks of `runs` folded where that is exact (see planner.trace.fold).
+def record_step(subject: Subject, *, runs: tuple[Run, ...], kept: tuple[Opaque, ...] = ()) -> Graph:
+    """The graph of one step, with the blocks of `runs` folded where that is exact (planner.trace.fold) and the modules `kept` whole.
 
-    Raises whatever the user's code raises on fake tensors; TraceError if the loss is not a differentiable scalar.
+    Raises Untraceable if forward stops in a module, TraceError if the loss or the backward pass does.
     """
     refused: frozenset[str] = frozenset()
     while True:
-        graph, found = _record(subject, runs=runs, refused=refused)
+        graph, found = _record(subject, runs=runs, refused=refused, kept=kept)
         if not found - refused:
             return graph
         refused |= found
 
 
-def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str]) -> tuple[Graph, frozenset[str]]:
+def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str], kept: tuple[Opaque, ...]) -> tuple[Graph, frozenset[str]]:
     recorder = Recorder()
     folder = Folder(recorder, runs=runs, refused=refused)
     tracker = Tracker(recorder, folder)
-    parameters, buffers, inputs = _bind(recorder, subject)
-    model = subject.model
-    args, kwargs = forward_arguments(model.forward, subject.batch)
-    hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda tensor: tensor)
+    leaves = _bind(recorder, subject)
     with subject.mode, torch.device("cpu"), recorder, torch.enable_grad():
-        with tracked(model, tracker), hooks:
-            output = model(*args, **kwargs)
-        with hooks:
-            loss = _scalar(subject.loss(output, subject.batch))
+        with tracked(subject.model, tracker, kept={one.fqn: one for one in kept}):
+            output = _forward(subject, recorder)
+        loss = _loss(subject, output, recorder)
         outputs = tuple(recorder.names.of(leaf) for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        recorder.in_backward = True
-        recorder.names.stale.clear()  # saved tensors are read again now, each by the backward of the op that saved it
-        if trainable:
-            torch.autograd.grad(loss, trainable, allow_unused=True)
+        _backward(subject, loss, recorder)
     chains = [chain for chain in folder.chains if len(chain.copies) > 1]
     draft = Graph(
         ops=_with_saved(recorder.record),
@@ -74,9 +68,9 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str])
             Tensor(value.name, value.shape, value.dtype, value.base, value.tensor.requires_grad and not value.name.startswith("grad."))
             for value in recorder.record.values.values()
         ),
-        parameters=parameters,
-        buffers=buffers,
-        inputs=inputs,
+        parameters=leaves[0],
+        buffers=leaves[1],
+        inputs=leaves[2],
         outputs=outputs,
         loss=recorder.names.of(loss),
         batch=subject.size,
@@ -86,6 +80,42 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str])
     found = recorder.names.stale_reads | folder.number_reads | {chain.run.prefix for chain in chains if reads_hidden(draft, chain)}
     repeated = {fqn for fqn, count in tracker.calls.items() if count > 1}
     return simplify(_folded(draft, chains), repeated=repeated), frozenset(found)
+
+
+def _forward(subject: Subject, recorder: Recorder) -> Any:
+    model = subject.model
+    args, kwargs = forward_arguments(model.forward, subject.batch)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(recorder.pack, _unpack):
+            return model(*args, **kwargs)
+    except (AutoparError, Untraceable):
+        raise
+    except Exception as error:  # forward is the user's code and may raise anything
+        raise Untraceable(recorder.modules[-1], error) from error
+
+
+def _loss(subject: Subject, output: Any, recorder: Recorder) -> torch.Tensor:
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(recorder.pack, _unpack):
+            return _scalar(subject.loss(output, subject.batch))
+    except AutoparError:
+        raise
+    except Exception as error:  # loss is the user's code and may raise anything
+        raise TraceError(f"{user_line(error) or 'loss(output, batch)'}: the loss cannot be recorded: {message_of(error)}") from None
+
+
+def _backward(subject: Subject, loss: torch.Tensor, recorder: Recorder) -> None:
+    recorder.in_backward = True
+    recorder.names.stale.clear()  # saved tensors are read again now, each by the backward of the op that saved it
+    trainable = [parameter for parameter in subject.model.parameters() if parameter.requires_grad]
+    try:
+        torch.autograd.grad(loss, trainable, allow_unused=True)
+    except Exception as error:  # custom backward functions are the user's code and may raise anything
+        raise TraceError(f"{user_line(error) or 'backward'}: the backward pass cannot be recorded: {message_of(error)}") from None
+
+
+def _unpack(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _bind(recorder: Recorder, subject: Subject) -> tuple[tuple[Parameter, ...], tuple[Buffer, ...], tuple[str, ...]]:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from planner.errors import AutoparError, ModelError, TraceError
+from planner.errors import ModelError, TraceError
 from planner.ir.batch import InputInfo, Key
 from planner.ir.family import GraphFamily, structural_difference, value_at
 from planner.ir.fingerprint import Row, rows
 from planner.ir.graph import DTYPE_BYTES, Graph
+from planner.trace.attempts import record_coarsely
 from planner.trace.blocks import Run, runs
+from planner.trace.coarse import Opaque
 from planner.trace.fake import fake_batch, fake_mode, make_fake
 from planner.trace.source import ModelSource
-from planner.trace.step import Subject, record_step
-from planner.trace.where import message_of, user_line
+from planner.trace.step import Subject
 
 BATCHES = (2, 4)
 """Batch sizes recorded; 1 would hide dims behind broadcasting."""
@@ -44,15 +46,10 @@ def trace_with(source: ModelSource, *, compute_dtype: str | None = None, runs_of
     mode = fake_mode()
     warnings = make_fake(model, mode=mode, compute_dtype=dtype)
     found = runs_of(model)
-    stored = {row.fqn: row.dtype for row in identities}
-
-    def at(batch: int) -> tuple[Graph, tuple[InputInfo, ...]]:
-        fake = fake_batch(source.inputs(batch), mode=mode, compute_dtype=dtype)
-        subject = Subject(model, fake, batch, source.loss, mode, stored)
-        return replace(_recorded(subject, found, name=source.name), warnings=warnings), _input_infos(fake)
-
-    low, low_inputs = at(BATCHES[0])
-    high, high_inputs, fixed = _high(at, low)
+    recording = _Recording(source, model, dtype, found, {row.fqn: row.dtype for row in identities}, mode)
+    low, low_inputs, kept = recording.at(BATCHES[0], ())
+    high, high_inputs, fixed, low = _high(recording, low, kept)
+    low = replace(low, warnings=warnings + low.warnings)
     parameter_dtype = _main_dtype(identities)
     return GraphFamily(
         name=source.name,
@@ -66,23 +63,40 @@ def trace_with(source: ModelSource, *, compute_dtype: str | None = None, runs_of
     )
 
 
-def _recorded(subject: Subject, found: tuple[Run, ...], *, name: str) -> Graph:
-    try:
-        return record_step(subject, runs=found)
-    except AutoparError:
-        raise
-    except Exception as error:  # forward and loss are the user's code and may raise anything
-        raise TraceError(f"{user_line(error) or name}: the training step cannot be recorded: {message_of(error)}") from None
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    source: ModelSource
+    model: nn.Module
+    dtype: torch.dtype | None
+    runs: tuple[Run, ...]
+    stored: dict[str, str]
+    mode: FakeTensorMode
+
+    def at(self, batch: int, kept: tuple[Opaque, ...]) -> tuple[Graph, tuple[InputInfo, ...], tuple[Opaque, ...]]:
+        fake = fake_batch(self._batch(batch), mode=self.mode, compute_dtype=self.dtype)
+        subject = Subject(self.model, fake, batch, self.source.loss, self.mode, self.stored)
+        graph, kept = record_coarsely(subject, runs=self.runs, kept=kept)
+        return graph, _input_infos(fake), kept
+
+    def _batch(self, batch: int) -> Any:
+        """A batch, if possible made of fake tensors in the first place: a real one may be large."""
+        try:
+            with self.mode, torch.device("cpu"):
+                return self.source.inputs(batch)
+        except Exception:  # it may need data, for instance to pad; whatever is wrong with it shows again on the next line
+            return self.source.inputs(batch)
 
 
-def _high(at: Callable[[int], tuple[Graph, tuple[InputInfo, ...]]], low: Graph) -> tuple[Graph | None, tuple[InputInfo, ...], str]:
-    """The second recording, or the reason why the batch is fixed."""
+def _high(recording: _Recording, low: Graph, kept: tuple[Opaque, ...]) -> tuple[Graph | None, tuple[InputInfo, ...], str, Graph]:
+    """The second recording or the reason why the batch is fixed, and the first one, anew if the second is coarser."""
     try:
-        high, inputs = at(BATCHES[1])
+        high, inputs, coarser = recording.at(BATCHES[1], kept)
     except ModelError as error:
-        return None, (), f"at batch {BATCHES[1]}: {error}"
+        return None, (), f"at batch {BATCHES[1]}: {error}", low
+    if coarser != kept:
+        low, _, _ = recording.at(BATCHES[0], coarser)
     difference = structural_difference(low, high)
-    return (None, (), difference) if difference else (high, inputs, "")
+    return (None, (), difference, low) if difference else (high, inputs, "", low)
 
 
 def _dtype(name: str | None) -> torch.dtype | None:

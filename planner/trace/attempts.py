@@ -1,0 +1,70 @@
+"""Record a step; where it stops, keep the module whole and try again (planner.trace.coarse)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from planner.errors import TraceError
+from planner.ir.graph import Graph
+from planner.trace.blocks import Run
+from planner.trace.coarse import Opaque, Untraceable
+from planner.trace.step import Subject, record_step
+from planner.trace.where import message_of, user_line
+
+
+def record_coarsely(subject: Subject, *, runs: tuple[Run, ...], kept: tuple[Opaque, ...]) -> tuple[Graph, tuple[Opaque, ...]]:
+    """The graph, and the modules that had to be kept whole, `kept` among them.
+
+    Raises TraceError, naming the user's line, if not even the model as a whole can be kept.
+    """
+    while True:
+        try:
+            graph = record_step(subject, runs=runs, kept=kept)
+        except Untraceable as stop:
+            kept = _coarser(stop, subject.model, kept)
+        else:
+            return replace(graph, warnings=graph.warnings + _warnings(subject.model, kept)), kept
+
+
+def _coarser(stop: Untraceable, model: nn.Module, kept: tuple[Opaque, ...]) -> tuple[Opaque, ...]:
+    known = {one.fqn for one in kept}
+    fqn: str | None = stop.fqn
+    while fqn is not None and (fqn in known or isinstance(model.get_submodule(fqn), nn.ModuleList | nn.ModuleDict)):
+        fqn = _parent(fqn)
+    if fqn is None:
+        place = user_line(stop.error) or f"module {stop.fqn!r}"
+        raise TraceError(f"{place}: the training step cannot be recorded: {message_of(stop.error)}")
+    fresh = tuple(Opaque(name, stop.error, bool(kept)) for name in _alike(model, fqn) if name not in known)
+    return kept + fresh
+
+
+def _parent(fqn: str) -> str | None:
+    return fqn.rpartition(".")[0] if fqn else None
+
+
+def _alike(model: nn.Module, fqn: str) -> list[str]:
+    """The module and all others of its class: what one cannot do without data, none can. Torch's own classes fail for their arguments."""
+    kind = type(model.get_submodule(fqn))
+    if not fqn or kind.__module__.startswith("torch."):
+        return [fqn]
+    return [name for name, module in model.named_modules() if type(module) is kind and name]
+
+
+def _warnings(model: nn.Module, kept: Sequence[Opaque]) -> tuple[str, ...]:
+    """One line per cause."""
+    causes: dict[int, list[Opaque]] = {}
+    for one in kept:
+        causes.setdefault(id(one.error), []).append(one)
+    return tuple(_warning(model, ones) for ones in causes.values())
+
+
+def _warning(model: nn.Module, ones: Sequence[Opaque]) -> str:
+    first = ones[0]
+    kind = type(model.get_submodule(first.fqn)).__name__
+    more = f" and {len(ones) - 1} more" if len(ones) > 1 else ""
+    where = user_line(first.error) or first.fqn
+    why = message_of(first.error)
+    return f"{where}: {kind} ({first.fqn or 'the model'}{more}) is kept whole, with FLOPs after its parameters, because {why}"
