@@ -56,7 +56,7 @@ def work(flop: float) -> str:
     for size, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G")):
         if flop >= size:
             return f"{_digits(flop / size)} {letter}FLOP"
-    return f"{_digits(flop / 1e6)} MFLOP"
+    return f"{_digits(flop / 1e6)} MFLOP" if flop >= 1e6 else f"{flop:,.0f} FLOP"
 
 
 def _digits(number: float) -> str:
