@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import nn
@@ -10,9 +12,9 @@ from torch import nn
 from planner.errors import TraceError
 from planner.ir.graph import Graph
 from planner.trace.blocks import Run
-from planner.trace.coarse import Opaque, Untraceable
+from planner.trace.coarse import Opaque, Untraceable, reason
 from planner.trace.step import Subject, record_step
-from planner.trace.where import message_of, user_line
+from planner.trace.where import user_line
 
 
 def record_coarsely(subject: Subject, *, runs: tuple[Run, ...], kept: tuple[Opaque, ...]) -> tuple[Graph, tuple[Opaque, ...]]:
@@ -22,11 +24,24 @@ def record_coarsely(subject: Subject, *, runs: tuple[Run, ...], kept: tuple[Opaq
     """
     while True:
         try:
-            graph = record_step(subject, runs=runs, kept=kept)
+            with _quiet():
+                graph = record_step(subject, runs=runs, kept=kept)
         except Untraceable as stop:
             kept = _coarser(stop, subject.model, kept)
         else:
             return replace(graph, warnings=graph.warnings + _warnings(subject.model, kept)), kept
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the traceback that torch logs when an operator's shape function fails: the error is reported in one line."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _coarser(stop: Untraceable, model: nn.Module, kept: tuple[Opaque, ...]) -> tuple[Opaque, ...]:
@@ -35,8 +50,8 @@ def _coarser(stop: Untraceable, model: nn.Module, kept: tuple[Opaque, ...]) -> t
     while fqn is not None and (fqn in known or isinstance(model.get_submodule(fqn), nn.ModuleList | nn.ModuleDict)):
         fqn = _parent(fqn)
     if fqn is None:
-        place = user_line(stop.error) or f"module {stop.fqn!r}"
-        raise TraceError(f"{place}: the training step cannot be recorded: {message_of(stop.error)}")
+        place = user_line(stop.error) or stop.fqn or type(model).__name__
+        raise TraceError(f"{place}: the training step cannot be recorded: {reason(stop.error)}")
     fresh = tuple(Opaque(name, stop.error, bool(kept)) for name in _alike(model, fqn) if name not in known)
     return kept + fresh
 
@@ -66,5 +81,5 @@ def _warning(model: nn.Module, ones: Sequence[Opaque]) -> str:
     kind = type(model.get_submodule(first.fqn)).__name__
     more = f" and {len(ones) - 1} more" if len(ones) > 1 else ""
     where = user_line(first.error) or first.fqn
-    why = message_of(first.error)
+    why = reason(first.error)
     return f"{where}: {kind} ({first.fqn or 'the model'}{more}) is kept whole, with FLOPs after its parameters, because {why}"

@@ -44,7 +44,7 @@ class Tracker:
 
     def before(self, fqn: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Pre-forward hook."""
-        if self.recorder.paused:
+        if self.recorder.paused or self.recorder.in_backward:
             return
         self.recorder.modules.append(fqn)
         self.calls[fqn] += 1
@@ -62,7 +62,7 @@ class Tracker:
 
     def after(self, fqn: str, output: Any) -> None:
         """Post-forward hook."""
-        if self.recorder.paused:
+        if self.recorder.paused or self.recorder.in_backward:
             return
         call = self.stack.pop()
         names = self.recorder.names

@@ -45,6 +45,15 @@ _NO_DATA = (
 )
 
 
+def reason(error: Exception) -> str:
+    """Why a recording stopped, in the user's terms where torch's are its own."""
+    if isinstance(error, DataDependentOutputException):
+        return f"it reads a value out of a tensor (if, int(), .item(): {error.func})"
+    if isinstance(error, DynamicOutputShapeException):
+        return f"the shape of a result depends on data ({error.func})"
+    return message_of(error)
+
+
 class Untraceable(Exception):  # noqa: N818 (it never reaches a user: planner.trace.attempts turns it into a coarser graph or a TraceError)
     """The recording stopped inside module `fqn`."""
 
@@ -106,17 +115,17 @@ def _predicted(module: nn.Module, forward: Callable[..., Any], kept: Opaque, arg
             return _real_run(module, forward, args, kwargs)
         except Exception:  # the user's code on random data may raise anything; on fake data it had failed already
             if not kept.needs_data:
-                raise _reported(kept) from None
+                raise _reported(module, kept) from None
     if not kept.needs_data and not kept.after_guess:
-        raise _reported(kept)
+        raise _reported(module, kept)
     first = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
     if first is None or not kept.fqn:
         raise Untraceable(kept.fqn, kept.error)
     return first
 
 
-def _reported(kept: Opaque) -> TraceError:
-    place = user_line(kept.error) or f"module {kept.fqn!r}"
+def _reported(module: nn.Module, kept: Opaque) -> TraceError:
+    place = user_line(kept.error) or kept.fqn or type(module).__name__
     return TraceError(f"{place}: forward fails: {message_of(kept.error)}")
 
 

@@ -52,6 +52,7 @@ class Record:
     saved_by_node: dict[int, list[str]] = field(default_factory=dict)
     unmodelled: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    module_of_op: dict[str, str] = field(default_factory=dict)
 
     def count_unmodelled(self, target: str) -> None:
         """One more operator without a formula."""
@@ -174,6 +175,7 @@ class Recorder(TorchDispatchMode):
         following = torch.autograd._get_sequence_nr()
         for node in range(self._next_node, following):
             self.record.op_of_node[node] = op
+        self.record.module_of_op[op] = self.modules[-1]
         self._next_node = following
 
     def _place(self) -> tuple[str, str]:
@@ -182,7 +184,8 @@ class Recorder(TorchDispatchMode):
             return "", self.modules[-1]
         node = torch._C._current_autograd_node()
         number = node._sequence_nr() if node is not None else -1
-        return self.record.op_of_node.get(number, ""), ""
+        origin = self.record.op_of_node.get(number, "")
+        return origin, self.record.module_of_op.get(origin, "")
 
     def _append(self, op: Op) -> None:
         (self.record.backward if self.in_backward else self.record.forward).append(op)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from planner.ir.graph import Graph, Op, Region
+from planner.trace.blocks import Run
 from planner.trace.fold import Chain
 from planner.trace.record import Record
 
@@ -13,7 +14,7 @@ from planner.trace.record import Record
 def region_of_chain(chain: Chain, record: Record, chains: Sequence[Chain]) -> Region:
     """The region of a chain of copies. An input border of something handed on stands before the first copy only, so it is not part of it."""
     numbers = [copy.removeprefix(chain.run.prefix) for copy in chain.copies]
-    alone = sum(other.run.prefix == chain.run.prefix for other in chains) == 1
+    alone = all(other.copies == chain.copies for other in chains if other.run.prefix == chain.run.prefix)
     return Region(
         glob=f"{chain.run.prefix}*" if alone else f"{chain.run.prefix}*[{numbers[0]}-{numbers[-1]}]",
         copies=tuple(chain.copies),
@@ -40,13 +41,22 @@ def reads_hidden(graph: Graph, chain: Chain) -> bool:
     return any(name in inside and name not in visible for name in (*outside, *graph.outputs, graph.loss))
 
 
+def barren(chains: Sequence[Chain], runs: Iterable[Run]) -> frozenset[str]:
+    """Prefixes of runs that turned out to be no chain and kept runs inside their blocks from being folded."""
+    fruitful = {chain.run.prefix for chain in chains if len(chain.copies) > 1}
+    tried = {chain.run for chain in chains} - {chain.run for chain in chains if chain.run.prefix in fruitful}
+    inner = [run.prefix for run in runs]
+    return frozenset(run.prefix for run in tried if any(prefix.startswith(f"{fqn}.") for fqn in run.fqns for prefix in inner))
+
+
 def outside_origin(record: Record, chains: Sequence[Chain]) -> tuple[Op, ...]:
     """The backward ops, with one correction to their origins.
 
     A tensor that all copies read, or that is read outside as well, collects its gradient in a sum that runs once per copy; the sums of the
     copies that were left out are recorded outside the region, and the one in the first copy that joins them to its own belongs there too.
     """
-    region = {op.name: number for number, chain in enumerate(chains) for op in _body(chain, record.forward)}
+    first = [next(number for number, other in enumerate(chains) if other.copies == chain.copies) for chain in chains]
+    region = {op.name: number for number, chain in zip(first, chains, strict=True) for op in _body(chain, record.forward)}
     made_in: dict[str, int | None] = {name: region.get(op.origin) for op in record.backward for name in op.outputs}
     corrected = []
     for op in record.backward:

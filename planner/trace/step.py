@@ -19,7 +19,7 @@ from planner.trace.borders import Tracker, tracked
 from planner.trace.coarse import Opaque, Untraceable
 from planner.trace.fold import Chain, Folder
 from planner.trace.record import Record, Recorder
-from planner.trace.regions import outside_origin, reads_hidden, region_of_chain
+from planner.trace.regions import barren, outside_origin, reads_hidden, region_of_chain
 from planner.trace.simplify import simplify
 from planner.trace.where import message_of, user_line
 
@@ -77,7 +77,8 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str],
         regions=tuple(region_of_chain(chain, recorder.record, chains) for chain in chains),
         unmodelled=tuple(sorted(recorder.record.unmodelled.items())),
     )
-    found = recorder.names.stale_reads | folder.number_reads | {chain.run.prefix for chain in chains if reads_hidden(draft, chain)}
+    found = recorder.names.stale_reads | folder.number_reads | barren(folder.chains, runs)
+    found |= {chain.run.prefix for chain in chains if reads_hidden(draft, chain)}
     repeated = {fqn for fqn, count in tracker.calls.items() if count > 1}
     return simplify(_folded(draft, chains), repeated=repeated), frozenset(found)
 
