@@ -10,6 +10,7 @@ import torch
 from planner.errors import ModelError
 from planner.ir.batch import forward_arguments
 from planner.trace.hf import hf_source
+from planner.trace.trace import trace
 
 DECODER = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 DECODER |= {"max_position_embeddings": 16, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -43,6 +44,8 @@ FAMILIES = {
     "resnet": {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [2, 2], "image_size": 32},
     "convnext": {"hidden_sizes": [8, 16, 32, 64], "depths": [1, 1, 1, 1], "image_size": 32},
 }
+PRODUCTS = ("mm", "attention", "conv", "moe")
+"""Parts of the names of operators that do the work of a model."""
 SEQ2SEQ = ("t5", "bart")
 IMAGES = ("vit", "deit", "swin", "resnet", "convnext")
 
@@ -93,6 +96,15 @@ def test_family(family, config_file):
     assert loss.isfinite()
     assert batch["labels"].numel() == source.weight(batch)
     assert {n: p.shape for n, p in model.named_parameters()} == {n: p.shape for n, p in empty.named_parameters()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_recorded(family, config_file):
+    """A training step is recorded, with every matrix product's FLOPs and every parameter."""
+    source = hf_source(config_file(model_type=family, **FAMILIES[family]))
+    graph = trace(source, compute_dtype="bfloat16").low
+    assert sum(p.numel() for p in source.model().parameters()) == sum(p.numel * graph.copies_of(p) for p in graph.parameters)
+    assert [] == [op.target for op in (*graph.ops, *graph.backward) if any(word in op.target for word in PRODUCTS) and op.flop == 0]
 
 
 def test_the_loss_is_not_shifted_again(config_file):
