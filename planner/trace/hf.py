@@ -2,8 +2,8 @@
 
 The task decides what a batch holds. Sequences have min(positions the model has, 2048) tokens: long contexts are trained in a short last
 phase, and 2048 is what most published step times use. The loss is our own cross entropy over `logits`, with labels already shifted, because
-a loss computed inside `forward` cannot be weighted over microbatches. Caches are off, attention is `sdpa` where the model has it.
-Experts run as one grouped product, transformers' default, in bfloat16; its kernel takes no other type, so they are batched in any other.
+a loss computed inside `forward` cannot be weighted over microbatches. Caches are off, attention is `sdpa` where the model has it. Experts are
+one grouped product, transformers' default; torch's fake kernel for it takes bfloat16 only, so in float32 the tracer keeps them whole.
 """
 
 from __future__ import annotations
@@ -190,8 +190,6 @@ def _configure(transformers: Any, data: dict[str, Any], path: Path) -> Any:
     config.use_cache = False
     config.dtype = config.dtype or torch.float32
     config.architectures = config.architectures or []
-    if config.dtype != torch.bfloat16:
-        config._experts_implementation = "batched_mm"
     return config
 
 
