@@ -248,6 +248,6 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 def test_what_would_be_refused_is_not_saved(tmp_path: Path) -> None:
     """A plan that `load` would refuse is refused by `save`, before anything is written."""
-    with pytest.raises(PlanError, match="prediction.bubble_of_total: expected at least 0, found -0.1"):
+    with pytest.raises(PlanError, match=r"prediction\.bubble_of_total: expected at least 0, found -0\.1"):
         plan_json.save(replace(FULL, prediction=replace(FULL.prediction, bubble_of_total=-0.1)), tmp_path / "plan.json")
     assert [] == list(tmp_path.iterdir())
