@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from planner.ir import plan_json
 from planner.ir.batch import forward_arguments
 from planner.ir.plan import Plan
-from planner.runtime import attention, batches, borders, check, data_parallel, embedding, materialize, placements, recompute
+from planner.runtime import attention, batches, borders, check, data_parallel, embedding, materialize, pipeline, placements, recompute, shared
 from planner.runtime.job import Job
+from planner.runtime.split import split
+from planner.runtime.whole import Whole
 from planner.runtime.world import World, start
 
 
@@ -35,12 +37,31 @@ def parallelize(
     Raises MismatchError, before anything is allocated, if the plan is for another model or another number of ranks.
     """
     plan = plan if isinstance(plan, Plan) else plan_json.load(Path(plan))
-    whole = model if isinstance(model, nn.Module) else model()
-    check.check_model(whole, plan)
+    module = model if isinstance(model, nn.Module) else model()
+    check.check_model(module, plan)
     world = start(plan.mesh)
-    arguments = partial(forward_arguments, whole.forward)
-    place(whole, plan, world, seed=seed)
-    return Job(whole, plan, world, loss, weight or partial(samples, plan), arguments)
+    weigh = weight or partial(samples, plan)
+    if plan.mesh.pp > 1:
+        return staged(module, plan, world, loss=loss, weight=weigh, seed=seed)
+    engine = Whole(module, plan, world, partial(forward_arguments, module.forward))
+    place(module, plan, world, seed=seed)
+    counted = frozenset(fqn for fqn, _ in module.named_parameters())
+    return Job((module,), plan, world, engine, loss, weigh, (), counted)
+
+
+def staged(
+    module: nn.Module, plan: Plan, world: World, *, loss: Callable[[Any, Any], Tensor], weight: Callable[[Any], float], seed: int
+) -> Job:
+    """The job of a rank that runs some of the stages of a pipeline."""
+    own = range(world.coordinate("pp"), len(plan.stages), plan.mesh.pp)
+    parts = tuple(split(module, plan, pp_rank=stage, device=world.device) for stage in own)
+    for part in parts:
+        place(part.module, plan, world, seed=seed)
+    copies = shared.copies(parts, world)
+    shared.broadcast_values(copies)
+    counted = frozenset(fqn for fqn, _ in shared.counted(parts))
+    modules = tuple(part.module for part in parts)
+    return Job(modules, plan, world, pipeline.runner(parts, plan, world), loss, weight, copies, counted)
 
 
 def place(module: nn.Module, plan: Plan, world: World, *, seed: int) -> None:

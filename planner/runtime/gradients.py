@@ -49,32 +49,30 @@ def check_placements(named: Named) -> None:
             raise MismatchError(f"the gradient of {fqn} is {parameter.grad.placements}, the parameter {parameter.placements}; plan again")
 
 
-def holders(parameter: Tensor) -> int:
-    """How many ranks of the parameter's own mesh hold the same elements."""
+def holders(parameter: Tensor, world: World) -> int:
+    """How many ranks of a stage hold the same elements."""
+    ranks = world.degrees.world_size // world.degrees.pp
     if not isinstance(parameter, DTensor):
-        return 1
-    copies = 1
+        return ranks
     for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
-        copies *= size if placement.is_replicate() else 1
-    return copies
+        ranks //= 1 if placement.is_replicate() else size
+    return ranks
 
 
-def squared_norm(named: Iterable[tuple[str, nn.Parameter]], world: World) -> Tensor:
-    """The squared 2-norm of all gradients of the model, float64, the same on every rank; one all_reduce of 8 bytes over the world."""
+def norm(parameters: Iterable[nn.Parameter], world: World) -> Tensor:
+    """The 2-norm of the gradients of `parameters` over all ranks, float64, the same on every rank: one all_reduce of 8 bytes."""
     total = torch.zeros((), dtype=torch.float64, device=world.device)
-    for _, parameter in named:
+    for parameter in parameters:
         if parameter.grad is not None:
-            total += local(parameter.grad).double().square().sum() / holders(parameter)
+            total += local(parameter.grad).double().square().sum() / holders(parameter, world)
     dist.all_reduce(total)
-    return total
+    return total.sqrt()
 
 
-def clip(named: Named, max_norm: float, world: World) -> Tensor:
-    """Scales gradients so that their global 2-norm is at most `max_norm`; returns the norm before, as torch's `clip_grad_norm_` does."""
-    norm = squared_norm(named, world).sqrt()
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for _, parameter in named:
+def scale(parameters: Iterable[nn.Parameter], max_norm: float, found: Tensor) -> None:
+    """Scales the gradients so that a norm of `found` becomes at most `max_norm`."""
+    factor = (max_norm / (found + 1e-6)).clamp(max=1.0)
+    for parameter in parameters:
         if parameter.grad is not None:
             grad = local(parameter.grad)
             grad.mul_(factor.to(grad.dtype))
-    return norm

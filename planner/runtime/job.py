@@ -9,20 +9,20 @@ so both are the global mean, also where ranks hold unequal weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from planner.errors import MismatchError
 from planner.ir.plan import Plan
-from planner.runtime import batches, data_parallel, forward, gradients
+from planner.runtime import batches, forward, gradients, shared
+from planner.runtime.pipeline import Loss, Watch
 from planner.runtime.world import World
-
-Arguments = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 @dataclass
@@ -42,28 +42,46 @@ class Progress:
             self.phase = before
 
 
+class Engine(Protocol):
+    """What runs the microbatches of a step: the whole model, or stages of a pipeline."""
+
+    def step(self, microbatches: Sequence[Any], loss: Loss, *, watch: Watch = ...) -> tuple[Tensor, ...]:
+        """Forward and backward of all microbatches; their losses, detached, on the ranks that have the model's output."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What `parallelize` returns on each rank.
 
-    `module` is this rank's part of the model, `arguments` picks the arguments of its forward out of a batch.
+    `parts` are the pieces of the model that this rank runs: one, or several stages of a pipeline. `copies` are parameters that other ranks'
+    stages hold too, `counted` names those that this rank counts in the norm.
     """
 
-    module: nn.Module
+    parts: tuple[nn.Module, ...]
     plan: Plan
     world: World
-    loss: forward.Loss
+    engine: Engine
+    loss: Callable[[Any, Any], Tensor]
     weight: Callable[[Any], float]
-    arguments: Arguments
+    copies: tuple[shared.Copies, ...]
+    counted: frozenset[str]
     progress: Progress = field(default_factory=Progress)
+
+    @property
+    def module(self) -> nn.Module:
+        """This rank's part of the model; MismatchError where it has several, see `parts`."""
+        if len(self.parts) > 1:
+            raise MismatchError(f"this rank runs {len(self.parts)} stages of the pipeline; use job.parts")
+        return self.parts[0]
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """This rank's parameters under their names in the whole model; tied ones once."""
-        return self.module.named_parameters()
+        for part in self.parts:
+            yield from part.named_parameters()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """This rank's parameters, for the optimizer."""
-        return self.module.parameters()
+        return (parameter for _, parameter in self.named_parameters())
 
     def local_batch(self, batch: Any) -> Any:
         """This rank's share of a global batch: contiguous samples, in the order of data-parallel ranks.
@@ -75,45 +93,45 @@ class Job:
     def step(self, batch: Any) -> Tensor:
         """Forward and backward of this rank's batch in all its microbatches; the global mean loss, the same scalar on every rank.
 
-        Gradients are ready for `clip_grad_norm_` and the optimizer, and add up over calls until they are zeroed.
+        Gradients are ready for `clip_grad_norm_` and the optimizer; zero them before the next step.
         """
         moved = pytree.tree_map(lambda leaf: leaf.to(self.world.device) if isinstance(leaf, Tensor) else leaf, batch)
-        parts = batches.microbatches(moved, self.plan)
+        plain = batches.microbatches(moved, self.plan)
+        placed = tuple(forward.on_mesh(part, self.world) for part in plain)
         with self.progress.during("step"):
-            shares = self.shares(parts)
-        total = sum(self.microbatch(part, share, last=part is parts[-1]) for part, share in zip(parts, shares, strict=True))
-        named = tuple(self.named_parameters())
+            shares = self.shares(plain)
+
+        def loss(output: Any, index: int) -> Tensor:
+            value = forward.whole(self.loss(output, placed[index]))
+            return value * shares[index].to(value.dtype)
+
+        losses = self.engine.step(placed, loss, watch=Watch(during=self.progress.during))
         with self.progress.during("step"):
-            gradients.reduce_partial(named, self.world)
-            loss = self.world.sum_over(torch.as_tensor(total), self.world.dp_axes)
-        if self.progress.steps == 0:
-            gradients.check_placements(named)
+            self.finish_gradients()
+            total = torch.stack([value.double() for value in losses]).sum() if losses else torch.zeros_like(shares[0])
+            mean = self.world.sum_over(total, ("pp", *self.world.dp_axes))
         self.progress.steps += 1
-        return loss
+        return mean
 
     def shares(self, parts: tuple[Any, ...]) -> Tensor:
         """w_m / W of this rank's microbatches, float64."""
         weights = torch.tensor([float(self.weight(part)) for part in parts], dtype=torch.float64, device=self.world.device)
         return weights / self.world.sum_over(weights.sum(), self.world.dp_axes)
 
-    def microbatch(self, batch: Any, share: Tensor, *, last: bool) -> Tensor:
-        """Forward and backward of one microbatch; its part of the loss, detached."""
-        data_parallel.set_last(self.module, self.plan, last=last)
-        placed = forward.on_mesh(batch, self.world)
-        args, kwargs = self.arguments(placed)
-        with self.progress.during("forward"), forward.guards(self.world):
-            output = self.module(*args, **kwargs)
-        with forward.loss_guard(output):
-            with self.progress.during("forward"), forward.guards(self.world):
-                loss = self.loss(output, placed)
-                scaled = forward.whole(loss) * share.to(loss.dtype)
-            with self.progress.during("backward"), forward.implicit(self.world):
-                scaled.backward()
-        return scaled.detach()
+    def finish_gradients(self) -> None:
+        """Sums that are still to do, over tp and over the stages that share a parameter; on the first step, the check of placements."""
+        named = tuple(self.named_parameters())
+        gradients.reduce_partial(named, self.world)
+        shared.sum_gradients(self.copies)
+        if self.progress.steps == 0:
+            gradients.check_placements(named)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scales the gradients so that their 2-norm over the whole model is at most `max_norm`; returns the norm before."""
-        return gradients.clip(tuple(self.named_parameters()), max_norm, self.world)
+        named = tuple(self.named_parameters())
+        norm = gradients.norm([parameter for fqn, parameter in named if fqn in self.counted], self.world)
+        gradients.scale([parameter for _, parameter in named], max_norm, norm)
+        return norm
 
     def rank_summary(self) -> str:
         """One line: this rank's coordinates, its parameters and bytes."""

@@ -34,8 +34,12 @@ def to_torch(placement: Placement) -> torch_placements.Placement:
 
 
 def tp_placement(plan: Plan, fqns: tuple[str, ...]) -> Placement:
-    """The placement along tp of the parameter with these names (more than one: tied); MismatchError if the plan names none of them."""
-    for fqn in fqns:
+    """The placement along tp of the parameter with these names (more than one: tied); MismatchError if the plan names none of them.
+
+    A stage may know a tied parameter by a later name only: all of its names count.
+    """
+    tied = (name for group in plan.ties if any(fqn in group for fqn in fqns) for name in group)
+    for fqn in (*fqns, *tied):
         found = lookup(plan.parameters, fqn)
         if found is not None:
             return found[TP]

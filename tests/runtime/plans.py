@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from planner.ir.batch import InputInfo
-from planner.ir.fingerprint import fingerprint
+from planner.ir.fingerprint import Row, fingerprint
 from planner.ir.mesh import Mesh
 from planner.ir.placement import Partial, Placement, Replicate, Shard
 from planner.ir.plan import (
@@ -44,7 +44,6 @@ BLOCK = {
     "up.bias": Shard(0),
     "down.weight": Shard(1),
 }
-ACT = Activation
 NORMS = ("attention_norm", "mlp_norm")
 
 
@@ -125,7 +124,7 @@ def make_plan(
         stages=stages,
         parameters=tuple(sorted(placements.items())),
         activations=tuple(sorted(activations.items())),
-        ties=(),
+        ties=ties(rows),
         buffers=tuple(name for name, _ in module.named_buffers()),
         rng="per_rank",
         recompute=(("layers.*", recompute),),
@@ -139,6 +138,12 @@ def make_plan(
         alternatives=(),
         provenance=(),
     )
+
+
+def ties(rows: tuple[Row, ...]) -> tuple[tuple[str, ...], ...]:
+    """Groups of names that share a parameter."""
+    groups = (tuple(row.fqn for row in rows if row.tie == first) for first in dict.fromkeys(row.tie for row in rows))
+    return tuple(group for group in groups if len(group) > 1)
 
 
 def no_prediction(stages: int) -> Prediction:

@@ -1,0 +1,47 @@
+"""A model in one piece: every microbatch runs forward, loss and backward before the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from planner.ir.plan import Plan
+from planner.runtime import data_parallel, forward
+from planner.runtime.pipeline import Loss, Watch
+from planner.runtime.world import World
+
+Arguments = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The counterpart of `planner.runtime.pipeline.Runner` without stages; `arguments` picks those of `module`'s forward out of a batch."""
+
+    module: nn.Module
+    plan: Plan
+    world: World
+    arguments: Arguments
+
+    def step(self, microbatches: Sequence[Any], loss: Loss, *, watch: Watch = Watch()) -> tuple[Tensor, ...]:
+        """Forward and backward of all microbatches, which are batches on the mesh; gradients add up. The loss of each, detached."""
+        last = len(microbatches) - 1
+        losses = []
+        for index, batch in enumerate(microbatches):
+            data_parallel.set_last(self.module, self.plan, last=index == last)
+            losses.append(self.microbatch(batch, lambda output, index=index: loss(output, index), watch))
+        return tuple(losses)
+
+    def microbatch(self, batch: Any, loss: Callable[[Any], Tensor], watch: Watch) -> Tensor:
+        """One microbatch; its loss, detached."""
+        args, kwargs = self.arguments(batch)
+        with watch.during("forward"), forward.guards(self.world):
+            output = self.module(*args, **kwargs)
+        with forward.loss_guard(output):
+            with watch.during("forward"), forward.guards(self.world):
+                value = loss(output)
+            with watch.during("backward"), forward.implicit(self.world):
+                value.backward()  # type: ignore[no-untyped-call]
+        return value.detach()
