@@ -81,7 +81,8 @@ def plan(
         source = load(target)
         family = trace(source, compute_dtype=compute_dtype(precision, model=source.model, backend=machine.cluster.backend))
         trace_s = perf_counter() - started
-        found = with_provenance(make_plan(family, machine.cluster, options, progress=progress), target=target, trace_s=trace_s)
+        made = make_plan(family, machine.cluster, options, progress=progress)
+        found = plan_json.canonical(with_provenance(made, target=target, trace_s=trace_s))
     for warning in warnings(family):
         click.echo(f"warning: {warning}", err=True)
     plan_json.save(found, output)

@@ -61,13 +61,17 @@ def read(text: str) -> Plan:
     return _consistent(_plan(document))
 
 
+def canonical(plan: Plan) -> Plan:
+    """The plan as its file holds it: tables keyed by name in the order of names. PlanError if `read` would refuse it."""
+    return read(write(plan))
+
+
 def save(plan: Plan, path: str | Path) -> None:
     """Writes the plan file whole or not at all: a reader sees the old file or the new one.
 
     Raises PlanError if the path cannot be written, or if `load` would refuse the plan.
     """
-    text = write(plan)
-    read(text)
+    text = write(canonical(plan))
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and not target.is_file():

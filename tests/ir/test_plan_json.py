@@ -44,6 +44,7 @@ def test_order_of_names_does_not_matter(plan: Plan, random: Any) -> None:
     """Tables keyed by name are written sorted, so any order of the same entries gives the same bytes."""
     shuffled = random.sample(plan.parameters, len(plan.parameters))
     assert plan_json.write(plan) == plan_json.write(replace(plan, parameters=tuple(shuffled)))
+    assert plan == plan_json.canonical(replace(plan, parameters=tuple(shuffled)))
 
 
 def test_full_plan_text(golden: Callable[[str, str], None]) -> None:
