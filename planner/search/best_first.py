@@ -2,7 +2,9 @@
 
     bound 1   every op divided perfectly over tp, no communication            one pass over the graph
     bound 2   the LP relaxation of the placement problem, without memory
-    value     placement within the memory limit, stage cuts, simulated schedule
+    value     the fastest placement, stage cuts, simulated schedule, if that fits in memory
+    bound 3   the LP with the memory of all stages together as a limit, if it does not
+    value     placement under that limit, stage cuts, simulated schedule
 
 With T the bound on one microbatch through the whole model on one rank of each stage, no schedule of p stages and m microbatches takes less than
 T (p + m - 1) / p: the first microbatch passes all stages, and the slowest stage, at least T/p, then works on m - 1 more. A heap orders
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from planner.search.candidates import Candidate
-from planner.search.evaluate import Evaluation
+from planner.search.evaluate import Evaluation, Rejected
 from planner.search.pool import Pool
 
 
@@ -49,32 +51,43 @@ def search(candidates: Sequence[Candidate], pool: Pool, *, max_seconds: float, p
     """The best plan over `candidates`, with its proven bound. `max_seconds` 0 means no limit; at least one plan is tried first."""
     started = monotonic()
     heap = [(pool.first_bound_s(c), 1, c) for c in candidates if pool.may_fit(c)]
-    too_large = len(candidates) - len(heap)
+    too_large, slower = len(candidates) - len(heap), 0
     heapq.heapify(heap)
     solved: list[Evaluation] = []
     lowest: list[float] = []
-    best_s, ended_by = None, "proven"
-    while heap:
-        bound, rung, candidate = heap[0]
-        if best_s is not None and bound >= best_s:
-            break
+    best_s: float | None = None
+    ended_by = "proven"
+    while heap and (best_s is None or heap[0][0] < best_s):
         if best_s is not None and max_seconds and monotonic() - started > max_seconds:
             ended_by = f"--max-seconds {max_seconds:g}"
             break
         progress("search", len(candidates) - len(heap), len(candidates))
-        if rung == 1:
-            heapq.heapreplace(heap, (max(bound, pool.second_bound_s(candidate)), 2, candidate))
-            continue
-        heapq.heappop(heap)
-        found = pool.evaluate(candidate)
-        if found is None:
+        bound_s, rung, candidate = heapq.heappop(heap)
+        step = _climb(pool, candidate, rung, best_s)
+        if isinstance(step, float):
+            heapq.heappush(heap, (max(bound_s, step), rung + 1, candidate))
+        elif isinstance(step, Evaluation):
+            solved.append(step)
+            lowest.append(bound_s)
+            best_s = step.step_s if best_s is None else min(best_s, step.step_s)
+        elif step is Rejected.MEMORY:
             too_large += 1
-            continue
-        solved.append(found)
-        lowest.append(bound)
-        best_s = found.step_s if best_s is None else min(best_s, found.step_s)
-    open_bounds = [bound for bound, _, _ in heap[:1]]
+        else:
+            slower += 1
+            lowest.append(bound_s)
     solved.sort(key=lambda e: (e.step_s, e.candidate))
-    bound_s = min([*lowest, *open_bounds], default=0.0)
-    counts = Counts(len(candidates), len(heap), too_large, len(solved))
-    return Outcome(tuple(solved), counts, bound_s, ended_by)
+    bound_s = min([*lowest, *(bound for bound, _, _ in heap[:1])], default=0.0)
+    return Outcome(tuple(solved), Counts(len(candidates), len(heap) + slower, too_large, len(solved)), bound_s, ended_by)
+
+
+def _climb(pool: Pool, candidate: Candidate, rung: int, best_s: float | None) -> float | Evaluation | Rejected:
+    """One rung up for one candidate: a better bound, its value, or why it has none."""
+    if rung == 1:
+        return pool.second_bound_s(candidate)
+    if rung == 2:
+        found = pool.unlimited(candidate, incumbent_s=best_s)
+        if found is not Rejected.MEMORY:
+            return found
+        bound_s = pool.third_bound_s(candidate)
+        return Rejected.MEMORY if bound_s is None else bound_s
+    return pool.limited(candidate, incumbent_s=best_s)

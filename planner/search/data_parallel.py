@@ -82,8 +82,8 @@ def stage_traffic(part: Sequence[PlacedUnit], candidate: Candidate, precision: P
 def fsdp_units(part: Iterable[PlacedUnit]) -> tuple[tuple[PlacedParameter, ...], ...]:
     """The parameters of each block copy, then all others once each."""
     part = tuple(part)
-    rest = {p.fqn: p for unit in part if not unit.block for p in unit.parameters}
-    blocks = [tuple(p for p in unit.parameters if p.fqn not in rest) for unit in part if unit.block]
+    rest = {p.parameter.fqn: p for unit in part if not unit.block for p in unit.parameters}
+    blocks = [tuple(p for p in unit.parameters if p.parameter.fqn not in rest) for unit in part if unit.block]
     return (*blocks, tuple(rest.values()))
 
 

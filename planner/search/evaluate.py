@@ -3,24 +3,24 @@
     step = simulate(schedule, forward_s, backward_s, p2p_s) + once per step: optimizer and what data-parallel reduction does not hide
 
 A stage's forward and backward per microbatch are the sums over its units, with tensor-parallel collectives in line (they are on the critical
-path) and the part of parameter gathering and gradient reduction that the stage's own compute cannot hide. `None` where no cut fits in memory.
+path) and the part of parameter gathering and gradient reduction that the stage's own compute cannot hide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from costmodels.hardware import Cluster
 from planner.ir.plan import Breakdown, MemoryKinds
-from planner.schedules.build import build
 from planner.search import stages
 from planner.search.candidates import Candidate
 from planner.search.data_parallel import stage_traffic
 from planner.search.footprint import stage_memory
-from planner.search.price import Precision, memory_kinds, optimizer_step_s, peer_s
+from planner.search.makespan import Pipeline, makespan_s
+from planner.search.price import Precision, memory_kinds, optimizer_step_s, peer_s, stages_bound_s
 from planner.search.units import PlacedUnit
-from planner.simulate.engine import simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +85,25 @@ class Placed:
     units: tuple[PlacedUnit, ...]
 
 
-def evaluate(placed: Placed, candidate: Candidate, setting: Setting) -> Evaluation | None:
-    """The best cut of the units for `candidate`, priced; None if no cut fits the memory limit."""
+class Rejected(Enum):
+    """Why a candidate has no evaluation."""
+
+    MEMORY = "no cut fits in memory"
+    BOUND = "slower than the incumbent whatever the schedule"
+
+
+def evaluate(placed: Placed, candidate: Candidate, setting: Setting, *, incumbent_s: float | None) -> Evaluation | Rejected:
+    """The best cut of the units for `candidate`, priced, unless it cannot beat `incumbent_s`."""
     parts = _cut(placed.units, candidate, setting)
     if parts is None:
-        return None
-    costs = tuple(_stage_cost(part, candidate, setting) for part in parts)
+        return Rejected.MEMORY
     memory = tuple(_memory(part, index, candidate, setting) for index, part in enumerate(parts))
     if max(kinds.total for kinds in memory) > setting.limit_bytes:
-        return None
+        return Rejected.MEMORY
+    costs = tuple(_stage_cost(part, candidate, setting) for part in parts)
+    least = stages_bound_s([c.forward_s for c in costs], [c.backward_s for c in costs], candidate.microbatches)
+    if incumbent_s is not None and least >= incumbent_s:
+        return Rejected.BOUND
     return _timed(placed.picks, candidate, costs, memory, setting)
 
 
@@ -101,12 +111,18 @@ def _cut(units: Sequence[PlacedUnit], candidate: Candidate, setting: Setting) ->
     flying = in_flight(candidate)
     if len(flying) == 1:
         return (tuple(units),)
-    pieces = [_piece(unit, candidate, setting) for unit in units]
-    fixed = (
-        memory_kinds(stage_memory((), candidate, flying=0, buffer_bytes=0), candidate, setting.cluster, setting.precision).total
-        + setting.buffer_bytes
-    )
-    begins = stages.cut(pieces, in_flight=flying, fixed_bytes=fixed, limit_bytes=setting.limit_bytes)
+    if len(flying) > len(units):
+        return None
+    pieces: dict[str, stages.Unit] = {}
+    fixed = 0.0
+    for unit in units:
+        if unit.kind not in pieces:
+            pieces[unit.kind] = _piece(unit, candidate, setting)
+            fixed = max(fixed, _passing_bytes(unit, candidate, setting))
+    sent = [peer_s(unit.crossing_bytes, candidate.mesh, setting.cluster) for unit in units]
+    cuttable = [replace(pieces[unit.kind], begin=unit.begin, sent_s=seconds) for unit, seconds in zip(units, sent, strict=True)]
+    fixed += setting.buffer_bytes
+    begins = stages.cut(cuttable, in_flight=flying, fixed_bytes=fixed, limit_bytes=setting.limit_bytes)
     if begins is None:
         return None
     ends = (*begins[1:], len(units))
@@ -117,10 +133,18 @@ def _piece(unit: PlacedUnit, candidate: Candidate, setting: Setting) -> stages.U
     again = candidate.recompute == "full" and unit.block
     seconds = unit.forward_s + unit.backward_s + unit.forward_tp_s + unit.backward_tp_s
     seconds += (unit.forward_s + unit.forward_tp_s) if again else 0.0
-    held = memory_kinds(stage_memory((unit,), candidate, flying=0, buffer_bytes=0), candidate, setting.cluster, setting.precision)
-    resident = held.parameters + held.gradients + held.optimizer
+    lasting = replace(stage_memory((unit,), candidate, flying=0, buffer_bytes=0), block_numel=0)
+    held = memory_kinds(lasting, candidate, setting.cluster, setting.precision)
     flying = unit.entry_bytes if again else unit.saved_bytes
-    return stages.Unit(unit.begin, seconds, resident, flying, peer_s(unit.crossing_bytes, candidate.mesh, setting.cluster))
+    return stages.Unit(unit.begin, seconds, held.parameters + held.gradients + held.optimizer, flying)
+
+
+def _passing_bytes(unit: PlacedUnit, candidate: Candidate, setting: Setting) -> float:
+    """What a stage needs while it works on this unit, beside what lasts: gathered parameters, gradients on the way, temporaries."""
+    whole = stage_memory((unit,), candidate, flying=0, buffer_bytes=0)
+    kinds = memory_kinds(whole, candidate, setting.cluster, setting.precision)
+    lasting = memory_kinds(replace(whole, block_numel=0), candidate, setting.cluster, setting.precision)
+    return kinds.total - lasting.parameters - lasting.gradients - lasting.optimizer
 
 
 def _stage_cost(part: tuple[PlacedUnit, ...], candidate: Candidate, setting: Setting) -> StageCost:
@@ -130,7 +154,8 @@ def _stage_cost(part: tuple[PlacedUnit, ...], candidate: Candidate, setting: Set
     tp = (sum(u.forward_tp_s for u in part), sum(u.backward_tp_s for u in part) + sum(u.forward_tp_s for u in again))
     traffic = stage_traffic(part, candidate, setting.precision)
     exposed = traffic.exposed(setting.cluster, candidate.mesh, forward_s=forward + tp[0], backward_s=backward + recompute + tp[1])
-    optimizer = optimizer_step_s(stage_memory(part, candidate, flying=0, buffer_bytes=0), candidate, setting.cluster, setting.precision)
+    trainable = stage_memory(part, candidate, flying=0, buffer_bytes=0).trainable_numel
+    optimizer = optimizer_step_s(trainable, candidate, setting.cluster, setting.precision)
     return StageCost(part, (forward, backward), recompute, tp, exposed.per_microbatch_s, exposed.once_s, optimizer)
 
 
@@ -142,23 +167,22 @@ def _memory(part: tuple[PlacedUnit, ...], index: int, candidate: Candidate, sett
 def _timed(
     picks: tuple[int, ...], candidate: Candidate, costs: tuple[StageCost, ...], memory: tuple[MemoryKinds, ...], setting: Setting
 ) -> Evaluation:
-    schedule = build(candidate.schedule, stages=len(costs), microbatches=candidate.microbatches)
-    forward, backward = [c.forward_s for c in costs], [c.backward_s for c in costs]
-    free = simulate(schedule, forward_s=forward, backward_s=backward).makespan_s
-    hand_over = max((peer_s(c.units[0].crossing_bytes, candidate.mesh, setting.cluster) for c in costs[1:]), default=0.0)
-    makespan = simulate(schedule, forward_s=forward, backward_s=backward, p2p_s=hand_over).makespan_s if hand_over else free
+    forward, backward = tuple(c.forward_s for c in costs), tuple(c.backward_s for c in costs)
+    sent = tuple(peer_s(c.units[0].crossing_bytes, candidate.mesh, setting.cluster) for c in costs[1:])
+    makespan = makespan_s(candidate.schedule, Pipeline(forward, backward, sent), microbatches=candidate.microbatches)
+    free = makespan_s(candidate.schedule, Pipeline(forward, backward, ()), microbatches=candidate.microbatches) if sent else makespan
     slowest = max(costs, key=lambda c: c.forward_s + c.backward_s)
     count = candidate.microbatches
-    idle = max(0.0, free - count * (slowest.forward_s + slowest.backward_s))  # one stage: a difference of roundings
+    bubble = max(0.0, free - count * (slowest.forward_s + slowest.backward_s))
     once, optimizer = max(c.once_s for c in costs), max(c.optimizer_s for c in costs)
     breakdown = Breakdown(
         compute=count * sum(slowest.compute_s),
         recompute=count * slowest.recompute_s,
         tp_communication=count * sum(slowest.tp_s),
         dp_communication=count * sum(slowest.dp_s) + once,
-        pp_communication=max(0.0, makespan - free),
-        bubble=idle,
+        pp_communication=makespan - free,
+        bubble=bubble,
         optimizer=optimizer,
     )
     step = makespan + once + optimizer
-    return Evaluation(candidate, picks, costs, memory, step, breakdown, idle / step)
+    return Evaluation(candidate, picks, costs, memory, step, breakdown, bubble / step)

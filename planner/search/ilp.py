@@ -21,7 +21,6 @@ from ortools.linear_solver import pywraplp
 
 from planner.ir.placement import Layout
 from planner.ir.problem import Problem, Solution, cost_s, memory_bytes
-from planner.prune.consistency import consistent
 
 _INTEGRAL = 1e-6
 _SECOND = 1e6  # costs enter the solver in microseconds, memory in MiB: both are then of order 1 to 1e6
@@ -39,22 +38,18 @@ def solve(problem: Problem, *, gap: float = 1e-4) -> Solution | None:
 
     `gap` is the relative gap at which the integer program stops; the bound in the solution is proven either way.
     """
-    small, original = consistent(problem)
-    if any(not node.choices for node in small.nodes):
-        return None
-    program = _build(small, "GLOP")
+    program = _build(problem, "GLOP")
     if program.solver.Solve() != pywraplp.Solver.OPTIMAL:
         return None
     bound_s = program.solver.Objective().Value() / _SECOND
     if not _is_integral(program):
-        program = _build(small, "SCIP")
+        program = _build(problem, "SCIP")
         limits = pywraplp.MPSolverParameters()
         limits.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
         if program.solver.Solve(limits) not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
             return None
         bound_s = max(bound_s, program.solver.Objective().BestBound() / _SECOND)
-    small_picks = [max(range(len(row)), key=lambda c, row=row: row[c].solution_value()) for row in program.variables]  # type: ignore[misc]
-    picks = tuple(kept[pick] for kept, pick in zip(original, small_picks, strict=True))
+    picks = tuple(max(range(len(row)), key=lambda c, row=row: row[c].solution_value()) for row in program.variables)  # type: ignore[misc]
     total = cost_s(problem, picks)
     return Solution(picks, total, min(bound_s, total), memory_bytes(problem, picks))
 

@@ -72,13 +72,14 @@ def _tensor_parallel(cost: StageCost, candidate: Candidate) -> Iterable[Collecti
 
 def _partial_gradients(cost: StageCost, candidate: Candidate, setting: Setting) -> Iterable[Collective]:
     """Gradients that are partial over tp: each by itself where FSDP2 reduces, else all together before the optimizer."""
-    partial = {p.fqn: prod(p.parameter.shape) for unit in cost.units for p in unit.parameters if p.layout.grad.is_partial}
+    placed = {(unit.begin, p.parameter.fqn): p for unit in cost.units for p in unit.parameters if p.layout.grad.is_partial}
+    partial = [prod(p.parameter.shape) for p in placed.values()]
     if not partial:
         return
     nbytes = setting.precision.reduce_bytes
     if candidate.mesh.dp == 1:
-        yield Collective("all_reduce", "tp", "step", sum(partial.values()) * nbytes)
+        yield Collective("all_reduce", "tp", "step", sum(partial) * nbytes)
         return
     reduces = candidate.microbatches if candidate.zero >= 2 and candidate.mesh.pp == 1 else 1
-    for numel in partial.values():
+    for numel in partial:
         yield Collective("all_reduce", "tp", "backward", numel * nbytes, reduces)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from costmodels.collective import Group, collective_s, group, p2p_s
 from costmodels.compute import mfu, op_s
 from costmodels.hardware import Cluster
+from costmodels.memory import STATE_PRESETS, Sharding, Weights, reserve_bytes, state_bytes
 from costmodels.memory import Precision as Precision
-from costmodels.memory import Sharding, Weights, reserve_bytes, state_bytes
 from costmodels.step import exposed_s as left_over_s
-from costmodels.step import optimizer_s
+from costmodels.step import optimizer_s, pipeline_s
 from planner.ir.graph import Graph, Op, Tensor
 from planner.ir.mesh import Mesh
 from planner.ir.placement import Layout
@@ -117,6 +117,11 @@ def axis_group(cluster: Cluster, mesh: Mesh, axis: str) -> Group:
     return group(cluster, size=mesh.degree(axis), stride=mesh.stride(axis))
 
 
+def stages_bound_s(forward_s: Sequence[float], backward_s: Sequence[float], microbatches: int) -> float:
+    """The least time of a pipeline with these stages, whatever its schedule."""
+    return pipeline_s(forward_s, backward_s, microbatches)
+
+
 def peer_s(nbytes: float, mesh: Mesh, cluster: Cluster) -> float:
     """Seconds to hand `nbytes` to the next pipeline stage; it is in the same node if all stages are."""
     if not nbytes:
@@ -151,7 +156,7 @@ def memory_kinds(stage: StageMemory, candidate: Candidate, cluster: Cluster, pre
     state = state_bytes(
         Weights(stage.numel, stage.trainable_numel, stage.block_numel),
         precision=precision,
-        sharding=Sharding(candidate.zero, mesh.dp_shard, accumulates),
+        sharding=Sharding(candidate.zero, mesh.dp_shard, accumulates, dp_replicate=mesh.dp_replicate),
     )
     return MemoryKinds(
         parameters=state.parameters,
@@ -164,17 +169,12 @@ def memory_kinds(stage: StageMemory, candidate: Candidate, cluster: Cluster, pre
     )
 
 
-def optimizer_step_s(stage: StageMemory, candidate: Candidate, cluster: Cluster, precision: Precision) -> float:
-    """Seconds of the optimizer on this rank's shard."""
+def optimizer_step_s(trainable_numel: int, candidate: Candidate, cluster: Cluster, precision: Precision) -> float:
+    """Seconds of AdamW on this rank's shard of `trainable_numel` elements."""
     shards = candidate.mesh.dp_shard if candidate.zero else 1
-    sharded = Weights(-(-stage.numel // shards), -(-stage.trainable_numel // shards), 0)
-    state = state_bytes(sharded, precision=precision, sharding=Sharding(0, 1, accumulates=False))
-    return optimizer_s(
-        parameter_bytes=sharded.numel * precision.param_bytes,
-        gradient_bytes=state.gradients,
-        optimizer_bytes=state.optimizer,
-        device=cluster.device,
-    )
+    weight, gradient, states = STATE_PRESETS["torch-adamw"].bytes_of(precision.param_bytes)
+    mine = trainable_numel / shards
+    return optimizer_s(parameter_bytes=mine * weight, gradient_bytes=mine * gradient, optimizer_bytes=mine * states, device=cluster.device)
 
 
 def mfu_of(flop: float, step_s: float, cluster: Cluster, dtype: str) -> float:

@@ -9,13 +9,14 @@ Saved activations are charged to the node that makes the storage: the op that ow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.hardware import Cluster
 from planner.ir.graph import Graph, Op, Parameter
 from planner.ir.placement import Layout, R
 from planner.ir.problem import Choice, Link, Node, Problem
 from planner.ir.strategy import Strategy
+from planner.prune.consistency import consistent
 from planner.rules.border import transitions
 from planner.rules.leaf import layouts
 from planner.rules.table import strategies
@@ -97,7 +98,14 @@ def build(graph: Graph, cluster: Cluster, *, degree: int, grad_bytes: int) -> Sp
     pricer = Pricer(graph, cluster, degree)
     saved = saved_makers(graph)
     decisions = [*_leaves(pricer, grad_bytes), *(_of_op(pricer, op, saved) for op in graph.ops)]
-    return Space(graph, degree, tuple(decisions), _links(graph, decisions))
+    return _pruned(Space(graph, degree, tuple(decisions), _links(graph, decisions)))
+
+
+def _pruned(space: Space) -> Space:
+    """Without the ways that no neighbour can agree with."""
+    _, kept = consistent(space.problem(Weights(0, False, 0.0, 0.0)))
+    decisions = (replace(d, ways=tuple(d.ways[way] for way in ways)) for d, ways in zip(space.decisions, kept, strict=True))
+    return replace(space, decisions=tuple(decisions))
 
 
 def _leaves(pricer: Pricer, grad_bytes: int) -> list[Decision]:

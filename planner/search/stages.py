@@ -38,38 +38,39 @@ def cut(units: Sequence[Unit], *, in_flight: Sequence[int], fixed_bytes: float, 
 
     `in_flight[s]` is the number of microbatches stage s holds at its peak, `fixed_bytes` what every stage needs besides.
     """
-    count, stages = len(units), len(in_flight)
+    count = len(units)
     seconds, resident, flying = (
-        np.concatenate(([0.0], np.cumsum([getattr(unit, field) for unit in units])))
-        for field in ("seconds", "resident_bytes", "in_flight_bytes")
+        _between([getattr(unit, field) for unit in units]) for field in ("seconds", "resident_bytes", "in_flight_bytes")
     )
-    crossing = np.array([unit.sent_s for unit in units] + [0.0])
-    may_begin = np.array([bool(unit.begin) for unit in units] + [False])
-    may_begin[0] = True
-    best = np.full(count + 1, np.nan)
+    sent = np.array([unit.sent_s for unit in units])
+    may_begin = np.array([bool(unit.begin) for unit in units])
+    nonempty = np.arange(count + 1)[:, None] > np.arange(count)[None, :]
+    best, traffic = np.full(count, np.nan), np.zeros(count)
     best[0] = 0.0
-    traffic = np.zeros(count + 1)
     chosen: list[NDArray[np.int64]] = []
-    for stage in range(stages):
-        pace, total, came = np.full(count + 1, np.nan), np.zeros(count + 1), np.zeros(count + 1, dtype=np.int64)
-        for end in range(stage + 1, count + 1):
-            starts = np.arange(end)
-            stage_s = seconds[end] - seconds[:end] + crossing[:end] * (stage > 0)
-            held = fixed_bytes + resident[end] - resident[:end] + in_flight[stage] * (flying[end] - flying[:end])
-            fits = (held <= limit_bytes) & ~np.isnan(best[:end]) & may_begin[:end] & ((starts > 0) == (stage > 0))
-            if not fits.any():
-                continue
-            worst = np.maximum(best[:end], stage_s)
-            sent = traffic[:end] + crossing[:end]
-            order = np.lexsort((sent[fits], np.round(worst[fits], 12)))
-            start = int(starts[fits][order[0]])
-            pace[end], total[end], came[end] = worst[start], sent[start], start
-        best, traffic = pace, total
+    done = False
+    for stage, flights in enumerate(in_flight):
+        legal = nonempty & (fixed_bytes + resident + flights * flying <= limit_bytes) & ~np.isnan(best)
+        legal &= may_begin & (np.arange(count) > 0) if stage else np.arange(count) == 0
+        pace = np.where(legal, np.maximum(best, seconds + sent * (stage > 0)), np.inf)
+        least = pace.min(axis=1)
+        total = np.where(pace <= least[:, None] * (1 + 1e-12), traffic + sent, np.inf)
+        came = total.argmin(axis=1)
+        reached = np.isfinite(least)
+        best = np.where(reached, least, np.nan)[:count]
+        traffic = np.where(reached, total.min(axis=1), 0.0)[:count]
         chosen.append(came)
-    if np.isnan(best[count]):
+        done = bool(reached[count])
+    if not done:
         return None
     begins, end = [], count
     for came in reversed(chosen):
         end = int(came[end])
         begins.append(end)
     return tuple(reversed(begins))
+
+
+def _between(amounts: Sequence[float]) -> NDArray[np.float64]:
+    """[end, start] -> the sum over units start..end-1."""
+    sums = np.concatenate(([0.0], np.cumsum(amounts)))
+    return sums[:, None] - sums[None, :-1]

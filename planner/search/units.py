@@ -6,11 +6,11 @@ folded block become units of their own here, all with the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from planner.ir.graph import Graph, Op, Parameter
-from planner.ir.placement import Layout, R
+from planner.ir.placement import Layout
 from planner.ir.strategy import Collective
 from planner.search.price import local_bytes
 from planner.search.space import Decision, Space, Way
@@ -18,9 +18,8 @@ from planner.search.space import Decision, Space, Way
 
 @dataclass(frozen=True, slots=True)
 class PlacedParameter:
-    """A parameter of one copy, with the layout it got; `fqn` names this copy."""
+    """A parameter with the layout it got; in a folded block it stands for the one of each copy."""
 
-    fqn: str
     parameter: Parameter
     layout: Layout
 
@@ -34,10 +33,12 @@ class PlacedParameter:
 
 @dataclass(frozen=True, slots=True)
 class PlacedUnit:
-    """One unit, per microbatch on one rank. `block` says that it is a copy of a repeated block. `entry_bytes` is the block's input, which
+    """One unit, per microbatch on one rank. `kind` names the first of all units with the same numbers; `block` says that it is a copy of a
+    repeated block. `entry_bytes` is the block's input, which
     full recompute keeps instead of `saved_bytes`; `crossing_bytes` is what a cut before this unit would send."""
 
     begin: str
+    kind: str
     block: bool
     forward_s: float
     backward_s: float
@@ -89,10 +90,12 @@ def place(space: Space, picks: Sequence[int]) -> tuple[PlacedUnit, ...]:
     before: list[Op] = []
     for name, ops in grouped.items():
         region = regions.get(name)
-        units.append(_unit(space, ops, chosen, layouts, name, region is not None, _crossing(graph, before, ())))
+        first = _unit(space, ops, chosen, layouts, name, region is not None, _crossing(graph, before, ()))
+        units.append(first)
         if region:
             between = _crossing(graph, [*before, *ops], region.ops)
-            units.extend(_unit(space, ops, chosen, layouts, copy, True, between) for copy in region.copies[1:])
+            sent = _crossing_bytes(space, between, layouts)
+            units.extend(replace(first, begin=copy, crossings=between, crossing_bytes=sent) for copy in region.copies[1:])
         before.extend(ops)
     return tuple(units)
 
@@ -117,7 +120,7 @@ def _unit(
     space: Space,
     ops: Sequence[Op],
     chosen: dict[str, tuple[Decision, Way]],
-    layouts: dict[str, Layout],
+    layouts: Mapping[str, Layout],
     begin: str,
     block: bool,
     crossings: tuple[str, ...],
@@ -128,8 +131,8 @@ def _unit(
     entry = [name for region in graph.regions if set(region.ops) & {op.name for op in ops} for name, _ in region.carried]
     used = dict.fromkeys(name for op in ops for name in op.inputs)
     parameters = [p for p in graph.parameters if p.tensor in used]
-    first = next((region.copies[0] for region in graph.regions if block and begin in region.copies), "")
     return PlacedUnit(
+        begin,
         begin,
         block,
         sum(p.forward_s for p in prices),
@@ -139,12 +142,12 @@ def _unit(
         sum(way.saved_bytes for way in ways),
         sum(local_bytes(graph.by_name[name], layouts[name], degree) for name in entry),
         max((p.working_bytes for p in prices), default=0.0),
-        sum(local_bytes(graph.by_name[name], layouts.get(name, R), degree) for name in crossings),
+        _crossing_bytes(space, crossings, layouts),
         crossings,
-        tuple(PlacedParameter(_renamed(p.fqn, first, begin), p, layouts[p.tensor]) for p in parameters),
+        tuple(PlacedParameter(p, layouts[p.tensor]) for p in parameters),
         tuple(c for way in ways for c in way.strategy.collectives),
     )
 
 
-def _renamed(fqn: str, first: str, copy: str) -> str:
-    return copy + fqn[len(first) :] if first and fqn.startswith(first + ".") else fqn
+def _crossing_bytes(space: Space, crossings: Sequence[str], layouts: Mapping[str, Layout]) -> float:
+    return sum(local_bytes(space.graph.by_name[name], layouts[name], space.degree) for name in crossings)
