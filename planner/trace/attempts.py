@@ -12,24 +12,24 @@ from torch import nn
 from planner.errors import TraceError
 from planner.ir.graph import Graph
 from planner.trace.blocks import Run
-from planner.trace.coarse import Opaque, Untraceable, reason
+from planner.trace.coarse import Limits, Opaque, Untraceable, reason
 from planner.trace.step import Subject, record_step
 from planner.trace.where import user_line
 
 
-def record_coarsely(subject: Subject, *, runs: tuple[Run, ...], kept: tuple[Opaque, ...]) -> tuple[Graph, tuple[Opaque, ...]]:
-    """The graph, and the modules that had to be kept whole, `kept` among them.
+def record_coarsely(subject: Subject, *, runs: tuple[Run, ...], limits: Limits) -> tuple[Graph, Limits]:
+    """The graph, and `limits` with the modules that had to be kept whole and the runs that could not be folded.
 
     Raises TraceError, naming the user's line, if not even the model as a whole can be kept.
     """
     while True:
         try:
             with _quiet():
-                graph = record_step(subject, runs=runs, kept=kept)
+                graph, limits = record_step(subject, runs=runs, limits=limits)
         except Untraceable as stop:
-            kept = _coarser(stop, subject.model, kept)
+            limits = replace(limits, kept=_coarser(stop, subject.model, limits.kept))
         else:
-            return replace(graph, warnings=graph.warnings + _warnings(subject.model, kept)), kept
+            return replace(graph, warnings=graph.warnings + _warnings(subject.model, limits.kept)), limits
 
 
 @contextmanager

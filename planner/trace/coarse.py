@@ -71,10 +71,18 @@ class Opaque:
     error: Exception
     after_guess: bool
 
-    @property
-    def needs_data(self) -> bool:
-        """Whether the error is the missing data, not a mistake in the model."""
-        return isinstance(self.error, _NO_DATA)
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a recording has to keep whole, and the prefixes of repeated blocks it must not fold."""
+
+    kept: tuple[Opaque, ...] = ()
+    refused: frozenset[str] = frozenset()
+
+
+def needs_data(error: Exception) -> bool:
+    """Whether the error comes from missing data, not from a mistake in the model."""
+    return isinstance(error, _NO_DATA)
 
 
 def opaque(module: nn.Module, kept: Opaque, recorder: Recorder) -> Callable[..., Any]:
@@ -114,9 +122,9 @@ def _predicted(module: nn.Module, forward: Callable[..., Any], kept: Opaque, arg
         try:
             return _real_run(module, forward, args, kwargs)
         except Exception:  # the user's code on random data may raise anything; on fake data it had failed already
-            if not kept.needs_data:
+            if not needs_data(kept.error):
                 raise _reported(module, kept) from None
-    if not kept.needs_data and not kept.after_guess:
+    if not needs_data(kept.error) and not kept.after_guess:
         raise _reported(module, kept)
     first = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
     if first is None or not kept.fqn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from planner.ir.graph import Graph, Op, Region
@@ -55,21 +55,17 @@ def outside_origin(record: Record, chains: Sequence[Chain]) -> tuple[Op, ...]:
     A tensor that all copies read, or that is read outside as well, collects its gradient in a sum that runs once per copy; the sums of the
     copies that were left out are recorded outside the region, and the one in the first copy that joins them to its own belongs there too.
     """
-    first = [next(number for number, other in enumerate(chains) if other.copies == chain.copies) for chain in chains]
-    region = {op.name: number for number, chain in zip(first, chains, strict=True) for op in _body(chain, record.forward)}
-    made_in: dict[str, int | None] = {name: region.get(op.origin) for op in record.backward for name in op.outputs}
+    region = {op.name: chain.copies[0] for chain in chains for op in _body(chain, record.forward)}
+    made_in: dict[str, str | None] = {name: region.get(op.origin) for op in record.backward for name in op.outputs}
+    handed = {name for chain in chains for name in chain.handed}
+    arriving = {(chain.copies[0], name) for chain in chains for name in chain.arriving}
     corrected = []
     for op in record.backward:
-        number = region.get(op.origin)
-        joins = number is not None and op.target == "aten.add.Tensor"
-        foreign = joins and any(_is_foreign(name, chains[number], made_in, number) for name in op.inputs)
-        corrected.append(replace(op, origin="") if foreign else op)
+        block = region.get(op.origin)
+        joins = block is not None and op.target == "aten.add.Tensor"
+        from_outside = (name in handed or (made_in.get(name, block) != block and (block, name) not in arriving) for name in op.inputs)
+        corrected.append(replace(op, origin="") if joins and any(from_outside) else op)
     return tuple(corrected)
-
-
-def _is_foreign(name: str, chain: Chain, made_in: Mapping[str, int | None], number: int) -> bool:
-    """Whether a gradient comes from outside the region, other than through an output of the block."""
-    return name in chain.handed or (made_in.get(name, number) != number and name not in chain.arriving)
 
 
 def _body(chain: Chain, ops: Sequence[Op]) -> list[Op]:

@@ -16,7 +16,7 @@ from planner.ir.batch import forward_arguments
 from planner.ir.graph import Buffer, Graph, Op, Parameter, Tensor
 from planner.trace.blocks import Run
 from planner.trace.borders import Tracker, tracked
-from planner.trace.coarse import Opaque, Untraceable
+from planner.trace.coarse import Limits, Untraceable, needs_data
 from planner.trace.fold import Chain, Folder
 from planner.trace.record import Record, Recorder
 from planner.trace.regions import barren, outside_origin, reads_hidden, region_of_chain
@@ -36,27 +36,34 @@ class Subject:
     stored: dict[str, str]
 
 
-def record_step(subject: Subject, *, runs: tuple[Run, ...], kept: tuple[Opaque, ...] = ()) -> Graph:
-    """The graph of one step, with the blocks of `runs` folded where that is exact (planner.trace.fold) and the modules `kept` whole.
+def record_step(subject: Subject, *, runs: tuple[Run, ...], limits: Limits) -> tuple[Graph, Limits]:
+    """The graph of one step, with the blocks of `runs` folded where that is exact (planner.trace.fold) and modules kept whole as `limits`
+    says; and the limits, with the runs that could not be folded.
 
     Raises Untraceable if forward stops in a module, TraceError if the loss or the backward pass does.
     """
-    refused: frozenset[str] = frozenset()
     while True:
-        graph, found = _record(subject, runs=runs, refused=refused, kept=kept)
-        if not found - refused:
-            return graph
-        refused |= found
+        found, graph = _record(subject, runs=runs, limits=limits)
+        if graph is not None:
+            return graph, limits
+        limits = replace(limits, refused=limits.refused | found)
 
 
-def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str], kept: tuple[Opaque, ...]) -> tuple[Graph, frozenset[str]]:
+def _record(subject: Subject, *, runs: tuple[Run, ...], limits: Limits) -> tuple[frozenset[str], Graph | None]:
+    """Prefixes of runs that must not be folded, or the graph."""
     recorder = Recorder()
-    folder = Folder(recorder, runs=runs, refused=refused)
+    folder = Folder(recorder, runs=runs, refused=limits.refused)
     tracker = Tracker(recorder, folder)
     leaves = _bind(recorder, subject)
     with subject.mode, torch.device("cpu"), recorder, torch.enable_grad():
-        with tracked(subject.model, tracker, kept={one.fqn: one for one in kept}):
-            output = _forward(subject, recorder)
+        try:
+            with tracked(subject.model, tracker, kept={one.fqn: one for one in limits.kept}):
+                output = _forward(subject, recorder)
+        except Untraceable as stop:
+            folded = frozenset(chain.run.prefix for chain in folder.chains if len(chain.copies) > 1)
+            if folded and not needs_data(stop.error):
+                return folded, None  # it may have missed what a copy that was left out leaves behind
+            raise
         loss = _loss(subject, output, recorder)
         outputs = tuple(recorder.names.of(leaf) for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
         _backward(subject, loss, recorder)
@@ -79,8 +86,10 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], refused: frozenset[str],
     )
     found = recorder.names.stale_reads | folder.number_reads | barren(folder.chains, runs)
     found |= {chain.run.prefix for chain in chains if reads_hidden(draft, chain)}
+    if found:
+        return frozenset(found), None
     repeated = {fqn for fqn, count in tracker.calls.items() if count > 1}
-    return simplify(_folded(draft, chains), repeated=repeated), frozenset(found)
+    return frozenset(), simplify(_folded(draft, chains), repeated=repeated)
 
 
 def _forward(subject: Subject, recorder: Recorder) -> Any:

@@ -19,7 +19,7 @@ from planner.ir.fingerprint import Row, rows
 from planner.ir.graph import DTYPE_BYTES, Graph
 from planner.trace.attempts import record_coarsely
 from planner.trace.blocks import Run, runs
-from planner.trace.coarse import Opaque
+from planner.trace.coarse import Limits
 from planner.trace.fake import fake_batch, fake_mode, make_fake
 from planner.trace.source import ModelSource
 from planner.trace.step import Subject
@@ -39,44 +39,46 @@ def trace(source: ModelSource, *, compute_dtype: str | None = None) -> GraphFami
 
 def trace_with(source: ModelSource, *, compute_dtype: str | None = None, runs_of: Callable[[nn.Module], tuple[Run, ...]]) -> GraphFamily:
     """`trace` with another finder of repeated blocks; `lambda model: ()` records every block."""
-    dtype = _dtype(compute_dtype)
-    with torch.device("meta"):
-        model = source.model()
-    identities = _rows(model)
-    mode = fake_mode()
-    warnings = make_fake(model, mode=mode, compute_dtype=dtype)
-    found = runs_of(model)
-    recording = _Recording(source, model, dtype, found, {row.fqn: row.dtype for row in identities}, mode)
-    low, low_inputs, kept = recording.at(BATCHES[0], ())
-    high, high_inputs, fixed, low = _high(recording, low, kept)
-    low = replace(low, warnings=warnings + low.warnings)
-    parameter_dtype = _main_dtype(identities)
+    recording = _recording(source, compute_dtype=compute_dtype, runs_of=runs_of)
+    low, low_inputs, limits = recording.at(BATCHES[0], Limits())
+    high, high_inputs, fixed, low = _high(recording, low, limits)
+    dtype = _main_dtype(recording.rows)
     return GraphFamily(
         name=source.name,
         low=low,
         high=high,
-        rows=identities,
+        rows=recording.rows,
         inputs=_at_one(low_inputs, high_inputs) if high is not None else low_inputs,
-        dtype=parameter_dtype,
-        compute_dtype=compute_dtype or parameter_dtype,
+        dtype=dtype,
+        compute_dtype=compute_dtype or dtype,
         fixed=fixed,
     )
 
 
+def record_at(source: ModelSource, *, batch: int, compute_dtype: str | None = None) -> Graph:
+    """The graph for `batch` samples from a recording of its own; `GraphFamily.at` gives the same graph from two."""
+    graph, _, _ = _recording(source, compute_dtype=compute_dtype, runs_of=runs).at(batch, Limits())
+    return graph
+
+
 @dataclass(frozen=True, slots=True)
 class _Recording:
+    """A model without memory, ready to be recorded at any batch size."""
+
     source: ModelSource
     model: nn.Module
     dtype: torch.dtype | None
     runs: tuple[Run, ...]
-    stored: dict[str, str]
+    rows: tuple[Row, ...]
     mode: FakeTensorMode
+    warnings: tuple[str, ...]
 
-    def at(self, batch: int, kept: tuple[Opaque, ...]) -> tuple[Graph, tuple[InputInfo, ...], tuple[Opaque, ...]]:
+    def at(self, batch: int, limits: Limits) -> tuple[Graph, tuple[InputInfo, ...], Limits]:
         fake = fake_batch(self._batch(batch), mode=self.mode, compute_dtype=self.dtype)
-        subject = Subject(self.model, fake, batch, self.source.loss, self.mode, self.stored)
-        graph, kept = record_coarsely(subject, runs=self.runs, kept=kept)
-        return graph, _input_infos(fake), kept
+        stored = {row.fqn: row.dtype for row in self.rows}
+        subject = Subject(self.model, fake, batch, self.source.loss, self.mode, stored)
+        graph, limits = record_coarsely(subject, runs=self.runs, limits=limits)
+        return replace(graph, warnings=self.warnings + graph.warnings), _input_infos(fake), limits
 
     def _batch(self, batch: int) -> Any:
         """A batch, if possible made of fake tensors in the first place: a real one may be large."""
@@ -87,13 +89,23 @@ class _Recording:
             return self.source.inputs(batch)
 
 
-def _high(recording: _Recording, low: Graph, kept: tuple[Opaque, ...]) -> tuple[Graph | None, tuple[InputInfo, ...], str, Graph]:
+def _recording(source: ModelSource, *, compute_dtype: str | None, runs_of: Callable[[nn.Module], tuple[Run, ...]]) -> _Recording:
+    dtype = _dtype(compute_dtype)
+    with torch.device("meta"):
+        model = source.model()
+    identities = _rows(model)
+    mode = fake_mode()
+    warnings = make_fake(model, mode=mode, compute_dtype=dtype)
+    return _Recording(source, model, dtype, runs_of(model), identities, mode, warnings)
+
+
+def _high(recording: _Recording, low: Graph, limits: Limits) -> tuple[Graph | None, tuple[InputInfo, ...], str, Graph]:
     """The second recording or the reason why the batch is fixed, and the first one, anew if the second is coarser."""
     try:
-        high, inputs, coarser = recording.at(BATCHES[1], kept)
+        high, inputs, coarser = recording.at(BATCHES[1], limits)
     except ModelError as error:
         return None, (), f"at batch {BATCHES[1]}: {error}", low
-    if coarser != kept:
+    if coarser != limits:
         low, _, _ = recording.at(BATCHES[0], coarser)
     difference = structural_difference(low, high)
     return (None, (), difference, low) if difference else (high, inputs, "", low)
