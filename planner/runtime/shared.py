@@ -36,16 +36,34 @@ class Copies:
 
 
 def copies(parts: Sequence[StagePart], world: World) -> tuple[Copies, ...]:
-    """The shared parameters of this rank's stages, in an order that all ranks agree on; ranks that hold them must all call this."""
+    """The shared parameters of this rank's stages, in an order that all ranks agree on. Every rank of the world must call this."""
+    pp = world.degrees.pp
     ranks = dist.get_process_group_ranks(world.mesh.get_group("pp"))
-    found = {}
+    sets = sorted({members_of(stages, pp) for part in parts for stages in part.sharing})
+    groups = {members: group_of(members, world) for members in sets if len(members) > 1}
+    found: dict[tuple[tuple[int, ...], str], Copies] = {}
     for part in parts:
         for shared in part.shared:
-            members = tuple(sorted({ranks[stage % len(ranks)] for stage in shared.stages}))
+            members = members_of(shared.stages, pp)
             if len(members) > 1:
-                found.setdefault((members, shared.canonical), (part.module, shared.fqns[0], ranks[shared.source % len(ranks)]))
-    groups = {members: dist.new_group(list(members), use_local_synchronization=True) for members in sorted({key[0] for key in found})}
-    return tuple(Copies(module, fqn, groups[key[0]], source) for key, (module, fqn, source) in sorted(found.items(), key=lambda item: item[0]))
+                copy = Copies(part.module, shared.fqns[0], groups[members], ranks[shared.source % pp])
+                found.setdefault((members, shared.canonical), copy)
+    return tuple(copy for _, copy in sorted(found.items(), key=lambda item: item[0]))
+
+
+def members_of(stages: Sequence[int], pp: int) -> tuple[int, ...]:
+    """The pp coordinates of the ranks that run `stages`."""
+    return tuple(sorted({stage % pp for stage in stages}))
+
+
+def group_of(members: tuple[int, ...], world: World) -> dist.ProcessGroup:
+    """The group of this rank's column of the mesh at the pp coordinates `members`; all ranks make the groups of all columns together."""
+    if len(members) == world.degrees.pp:
+        return world.mesh.get_group("pp")
+    columns = world.mesh.mesh.reshape(world.degrees.pp, -1)[list(members)].T.tolist()
+    groups = [dist.new_group(column) for column in columns]
+    own = world.mesh.mesh.reshape(world.degrees.pp, -1).T.tolist()
+    return groups[next(index for index, column in enumerate(own) if dist.get_rank() in column)]
 
 
 def broadcast_values(shared: Sequence[Copies]) -> None:

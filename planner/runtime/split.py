@@ -40,6 +40,7 @@ def part_of(cuts: Cuts, stage: int, *, device: torch.device) -> StagePart:
         received=tuple(value_of(cuts, node, stage) for node in received),
         sent=tuple(value_of(cuts, node, stage + 1) for node in sent),
         shared=shared_parameters(cuts, stage),
+        sharing=tuple(sorted(set(holders(cuts).values()))),
     )
 
 
@@ -131,18 +132,25 @@ def copied(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node], names: d
     return made
 
 
+def holders(cuts: Cuts) -> dict[nn.Parameter, tuple[int, ...]]:
+    """The stages that hold each parameter, where there are several."""
+    found: dict[nn.Parameter, list[int]] = {}
+    for stage in range(cuts.stages):
+        for parameter in dict.fromkeys(tensor for tensor in cuts.held(stage).values() if isinstance(tensor, nn.Parameter)):
+            found.setdefault(parameter, []).append(stage)
+    return {parameter: tuple(stages) for parameter, stages in found.items() if len(stages) > 1}
+
+
 def shared_parameters(cuts: Cuts, stage: int) -> tuple[Shared, ...]:
     """The parameters of `stage` that others hold too."""
-    held = [{tensor: fqn for fqn, tensor in cuts.held(index).items() if isinstance(tensor, nn.Parameter)} for index in range(cuts.stages)]
-    here = attribute_names(cuts, stage)
+    here, held = attribute_names(cuts, stage), cuts.held(stage)
     found = []
-    for parameter in held[stage]:
-        stages = tuple(index for index, parameters in enumerate(held) if parameter in parameters)
-        fqns = dict.fromkeys(here.get(fqn, fqn) for fqn, tensor in cuts.held(stage).items() if tensor is parameter)
-        if len(stages) > 1:
-            canonical = cuts.folded.names[next(iter(fqns))][0]
-            named = (index for index in stages if canonical in attribute_names(cuts, index).values() or canonical in cuts.held(index))
-            found.append(Shared(canonical, tuple(fqns), stages, next(named, stages[0])))
+    for parameter, stages in holders(cuts).items():
+        fqns = tuple(dict.fromkeys(here.get(fqn, fqn) for fqn, tensor in held.items() if tensor is parameter))
+        if fqns:
+            canonical = cuts.folded.names[fqns[0]][0]
+            named = (index for index in stages if canonical in cuts.held(index) or canonical in attribute_names(cuts, index).values())
+            found.append(Shared(canonical, fqns, stages, next(named, stages[0])))
     return tuple(found)
 
 

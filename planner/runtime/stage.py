@@ -48,7 +48,8 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Stage `index` of `stages`, what it receives and sends, and the parameters that it shares with other stages."""
+    """Stage `index` of `stages`, what it receives and sends, and the parameters that it shares with other stages. `sharing` lists every set of
+    stages of the pipeline that share some parameter: the same on all of them."""
 
     module: StageModule
     index: int
@@ -56,6 +57,7 @@ class StagePart:
     received: tuple[Value, ...]
     sent: tuple[Value, ...]
     shared: tuple[Shared, ...]
+    sharing: tuple[tuple[int, ...], ...]
 
     @property
     def is_first(self) -> bool:
