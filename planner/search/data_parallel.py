@@ -1,9 +1,11 @@
 """What data parallelism moves for one stage, as FSDP2 does it: one unit per block copy and one for the rest.
 
-    gather   all_gather over dp_shard of the padded shards in the compute dtype          zero 1, 2: once a step; 3: forward and backward of
-                                                                                       every microbatch
-    reduce   reduce_scatter over dp_shard in the reduce dtype, then all_reduce over       zero 1: once a step; 2, 3: every microbatch; with
-             dp_replicate of the shard; zero 0: all_reduce over all of dp                 several stages once a step at every level
+    gather   all_gather over dp_shard of the padded shards in the compute dtype     zero 1, 2: once a step; 3: every microbatch, blocks in
+                                                                                    forward and again in backward, the rest in forward
+    reduce   reduce_scatter over dp_shard in the reduce dtype; zero 0: all_reduce   zero 1: once a step; 2, 3: every microbatch; with several
+             over dp_replicate                                                      stages once a step at every level
+    HSDP     all_reduce of the reduced shard over dp_replicate                      once a step
+    R/P      all_reduce over tp of each parameter whose gradient is partial         as often as reduce; all together in one if dp is 1
 
 A parameter's shard along dim 0 is padded to equal sizes: bytes = dp_shard * ceil(dim0 / dp_shard) * rest * itemsize. The gather of one unit
 runs beside the compute of the unit before it, the reduction beside the backward of the next; the first gather and the last reduction of a pass
@@ -13,7 +15,7 @@ have nothing to hide behind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from costmodels.hardware import Cluster
@@ -34,36 +36,43 @@ class Exposed:
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Gathers and reductions of one pass over a stage, one entry per unit, and how often a step makes that pass."""
+    """Gathers and reductions of one pass over a stage, one entry per unit with the rest last, and how often a step makes that pass."""
 
     gathers: tuple[Collective, ...]
-    reductions: tuple[tuple[Collective, ...], ...]
+    reductions: tuple[Collective, ...]
+    replications: tuple[Collective, ...]
     forward_gathers: int
     backward_gathers: int
     reduces: int
     microbatches: int
+    has_rest: bool
+
+    @property
+    def gathered_again(self) -> tuple[Collective, ...]:
+        """The units that are gathered a second time, for backward: the rest stays gathered in between."""
+        return self.gathers[:-1] if self.has_rest else self.gathers
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """All of a step."""
         found = [_times(c, "forward", self.forward_gathers) for c in self.gathers]
-        found += [_times(c, "backward", self.backward_gathers) for c in self.gathers]
-        found += [_times(c, "backward", self.reduces) for group in self.reductions for c in group]
+        found += [_times(c, "backward", self.backward_gathers) for c in self.gathered_again]
+        found += [_times(c, "backward", self.reduces) for c in self.reductions]
+        found += [_times(c, "backward", 1) for c in self.replications]
         return tuple(c for c in found if c.count)
 
     def exposed(self, cluster: Cluster, mesh: Mesh, *, forward_s: float, backward_s: float) -> Exposed:
         """Seconds of gathers and reductions that the given compute of one microbatch does not hide."""
-        gather = [traffic_s((c,), cluster, mesh) for c in self.gathers]
-        reduce = [traffic_s(group, cluster, mesh) for group in self.reductions]
-        forward = exposed_s(gather, forward_s) if self.forward_gathers else 0.0
-        both = [*gather, *reduce] if self.backward_gathers and self.reduces == self.microbatches else gather
-        backward = 0.0
-        if self.backward_gathers or self.reduces == self.microbatches > 1:
-            backward = exposed_s(both if self.backward_gathers else reduce, backward_s)
-        once = 0.0
-        if self.forward_gathers and self.forward_gathers < self.microbatches:
-            once, forward = forward, 0.0
-        if self.reduces < self.microbatches or (self.microbatches == 1 and not self.backward_gathers):
+        gather, again, reduce, replicate = (
+            [traffic_s((c,), cluster, mesh) for c in kind] for kind in (self.gathers, self.gathered_again, self.reductions, self.replications)
+        )
+        once = exposed_s(replicate, backward_s)
+        forward = exposed_s(gather, forward_s)
+        if self.forward_gathers < self.microbatches:
+            once, forward = once + forward, 0.0
+        every = self.reduces == self.microbatches > 1
+        backward = exposed_s([*(again if self.backward_gathers else ()), *(reduce if every else ())], backward_s)
+        if not every:
             once += exposed_s(reduce, backward_s)
         return Exposed((forward, backward), once)
 
@@ -74,9 +83,36 @@ def stage_traffic(part: Sequence[PlacedUnit], candidate: Candidate, precision: P
     groups = [group for group in fsdp_units(part) if group]
     gathers = tuple(_gather(group, mesh, precision) for group in groups) if zero else ()
     reductions = tuple(_reduction(group, mesh, zero, precision) for group in groups) if mesh.dp > 1 else ()
-    often = count if zero == 3 else min(1, zero)
-    reduces = count if zero >= 2 and mesh.pp == 1 else 1
-    return DataParallel(gathers, reductions, often, count if zero == 3 else 0, reduces if reductions else 0, count)
+    hybrid = zero > 0 and mesh.dp_replicate > 1
+    return DataParallel(
+        gathers,
+        reductions,
+        tuple(replace(c, kind="all_reduce", axis="dp_replicate", nbytes=c.nbytes // mesh.dp_shard) for c in reductions) if hybrid else (),
+        forward_gathers=count if zero == 3 else min(1, zero),
+        backward_gathers=count if zero == 3 else 0,
+        reduces=reduces_per_step(candidate) if reductions else 0,
+        microbatches=count,
+        has_rest=bool(fsdp_units(part)[-1]),
+    )
+
+
+def reduces_per_step(candidate: Candidate) -> int:
+    """How often a step reduces gradients."""
+    return candidate.microbatches if candidate.zero >= 2 and candidate.mesh.pp == 1 else 1
+
+
+def partial_gradients(part: Sequence[PlacedUnit], candidate: Candidate, precision: Precision) -> tuple[Collective, ...]:
+    """Gradients that are partial over tp: each by itself where an engine reduces, else all together before the optimizer. Where that
+    happens after every backward they are still in the compute dtype."""
+    placed = {(unit.begin if unit.block else "", p.parameter.fqn): p for unit in part for p in unit.parameters if p.layout.grad.is_partial}
+    sizes = [prod(p.parameter.shape) for p in placed.values()]
+    if not sizes:
+        return ()
+    if candidate.mesh.dp == 1 and precision.compute_bytes == precision.param_bytes:
+        return (Collective("all_reduce", "tp", "step", sum(sizes) * precision.reduce_bytes),)
+    often = reduces_per_step(candidate)
+    nbytes = precision.compute_bytes if often == candidate.microbatches else precision.reduce_bytes
+    return tuple(Collective("all_reduce", "tp", "backward", numel * nbytes, often) for numel in sizes)
 
 
 def fsdp_units(part: Iterable[PlacedUnit]) -> tuple[tuple[PlacedParameter, ...], ...]:
@@ -97,15 +133,12 @@ def _gather(group: Sequence[PlacedParameter], mesh: Mesh, precision: Precision) 
     return Collective("all_gather", "dp_shard", "forward", numel * precision.compute_bytes)
 
 
-def _reduction(group: Sequence[PlacedParameter], mesh: Mesh, zero: int, precision: Precision) -> tuple[Collective, ...]:
+def _reduction(group: Sequence[PlacedParameter], mesh: Mesh, zero: int, precision: Precision) -> Collective:
     trained = [p.local_shape(mesh.tp) for p in group if p.parameter.trainable]
     if not zero:
-        return (Collective("all_reduce", "dp_replicate", "backward", sum(map(prod, trained)) * precision.reduce_bytes),)
+        return Collective("all_reduce", "dp_replicate", "backward", sum(map(prod, trained)) * precision.reduce_bytes)
     nbytes = sum(padded_numel(shape, mesh.dp_shard) for shape in trained) * precision.reduce_bytes
-    scatter = Collective("reduce_scatter", "dp_shard", "backward", nbytes)
-    if mesh.dp_replicate == 1:
-        return (scatter,)
-    return (scatter, Collective("all_reduce", "dp_replicate", "backward", nbytes // mesh.dp_shard))
+    return Collective("reduce_scatter", "dp_shard", "backward", nbytes)
 
 
 def _times(collective: Collective, phase: str, count: int) -> Collective:

@@ -16,10 +16,10 @@ from costmodels.hardware import Cluster
 from planner.ir.plan import Breakdown, MemoryKinds
 from planner.search import stages
 from planner.search.candidates import Candidate
-from planner.search.data_parallel import stage_traffic
+from planner.search.data_parallel import partial_gradients, stage_traffic
 from planner.search.footprint import stage_memory
 from planner.search.makespan import Pipeline, makespan_s
-from planner.search.price import Precision, memory_kinds, optimizer_step_s, peer_s, stages_bound_s
+from planner.search.price import Precision, memory_kinds, optimizer_step_s, peer_s, stages_bound_s, traffic_s
 from planner.search.units import PlacedUnit
 
 
@@ -68,6 +68,7 @@ class Setting:
     cluster: Cluster
     precision: Precision
     buffer_bytes: int
+    loss_bytes: int
     limit_bytes: float
 
 
@@ -132,7 +133,7 @@ def _cut(units: Sequence[PlacedUnit], candidate: Candidate, setting: Setting) ->
 def _piece(unit: PlacedUnit, candidate: Candidate, setting: Setting) -> stages.Unit:
     again = candidate.recompute == "full" and unit.block
     seconds = unit.forward_s + unit.backward_s + unit.forward_tp_s + unit.backward_tp_s
-    seconds += (unit.forward_s + unit.forward_tp_s) if again else 0.0
+    seconds += (unit.forward_s + unit.repeated_tp_s) if again else 0.0
     lasting = replace(stage_memory((unit,), candidate, flying=0, buffer_bytes=0), block_numel=0)
     held = memory_kinds(lasting, candidate, setting.cluster, setting.precision)
     flying = unit.entry_bytes if again else unit.saved_bytes
@@ -151,12 +152,13 @@ def _stage_cost(part: tuple[PlacedUnit, ...], candidate: Candidate, setting: Set
     again = [unit for unit in part if candidate.recompute == "full" and unit.block]
     forward, backward = sum(u.forward_s for u in part), sum(u.backward_s for u in part)
     recompute = sum(u.forward_s for u in again)
-    tp = (sum(u.forward_tp_s for u in part), sum(u.backward_tp_s for u in part) + sum(u.forward_tp_s for u in again))
+    tp = (sum(u.forward_tp_s for u in part), sum(u.backward_tp_s for u in part) + sum(u.repeated_tp_s for u in again))
     traffic = stage_traffic(part, candidate, setting.precision)
     exposed = traffic.exposed(setting.cluster, candidate.mesh, forward_s=forward + tp[0], backward_s=backward + recompute + tp[1])
+    partial = traffic_s(partial_gradients(part, candidate, setting.precision), setting.cluster, candidate.mesh)
     trainable = stage_memory(part, candidate, flying=0, buffer_bytes=0).trainable_numel
     optimizer = optimizer_step_s(trainable, candidate, setting.cluster, setting.precision)
-    return StageCost(part, (forward, backward), recompute, tp, exposed.per_microbatch_s, exposed.once_s, optimizer)
+    return StageCost(part, (forward, backward), recompute, tp, exposed.per_microbatch_s, exposed.once_s + partial, optimizer)
 
 
 def _memory(part: tuple[PlacedUnit, ...], index: int, candidate: Candidate, setting: Setting) -> MemoryKinds:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from math import prod
 
 from planner.ir.plan import Prediction
 from planner.ir.strategy import Collective
 from planner.search.candidates import Candidate
-from planner.search.data_parallel import stage_traffic
+from planner.search.data_parallel import partial_gradients, stage_traffic
 from planner.search.evaluate import Evaluation, Setting, StageCost
 from planner.search.price import mfu_of
 
@@ -44,8 +43,9 @@ def stage_collectives(best: Evaluation, index: int, setting: Setting) -> tuple[C
     """What one rank of stage `index` runs in a step, merged and sorted."""
     candidate, cost = best.candidate, best.stages[index]
     found = [
-        *_tensor_parallel(cost, candidate),
-        *_partial_gradients(cost, candidate, setting),
+        *_tensor_parallel(cost, candidate, setting),
+        *partial_gradients(cost.units, candidate, setting.precision),
+        *_reporting(candidate, setting.loss_bytes),
         *stage_traffic(cost.units, candidate, setting.precision).collectives,
     ]
     return merged(found)
@@ -60,26 +60,25 @@ def merged(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
     return tuple(sorted(replace(collective, count=count) for collective, count in counts.items()))
 
 
-def _tensor_parallel(cost: StageCost, candidate: Candidate) -> Iterable[Collective]:
+def _tensor_parallel(cost: StageCost, candidate: Candidate, setting: Setting) -> Iterable[Collective]:
     for unit in cost.units:
-        again = candidate.recompute == "full" and unit.block
-        for collective in unit.collectives:
-            count = collective.count * candidate.microbatches
-            yield replace(collective, count=count)
-            if again and collective.phase == "forward":
-                yield replace(collective, phase="backward", count=count)
+        again = unit.repeated if candidate.recompute == "full" and unit.block else ()
+        for collective in (*unit.collectives, *(replace(c, phase="backward") for c in again)):
+            yield _as_run(replace(collective, count=collective.count * candidate.microbatches), candidate, setting)
 
 
-def _partial_gradients(cost: StageCost, candidate: Candidate, setting: Setting) -> Iterable[Collective]:
-    """Gradients that are partial over tp: each by itself where FSDP2 reduces, else all together before the optimizer."""
-    placed = {(unit.begin, p.parameter.fqn): p for unit in cost.units for p in unit.parameters if p.layout.grad.is_partial}
-    partial = [prod(p.parameter.shape) for p in placed.values()]
-    if not partial:
-        return
-    nbytes = setting.precision.reduce_bytes
-    if candidate.mesh.dp == 1:
-        yield Collective("all_reduce", "tp", "step", sum(partial) * nbytes)
-        return
-    reduces = candidate.microbatches if candidate.zero >= 2 and candidate.mesh.pp == 1 else 1
-    for numel in partial:
-        yield Collective("all_reduce", "tp", "backward", numel * nbytes, reduces)
+def _as_run(collective: Collective, candidate: Candidate, setting: Setting) -> Collective:
+    """On gloo DTensor gathers the whole tensor to move a shard to another dim."""
+    if collective.kind != "all_to_all" or setting.cluster.backend != "gloo":
+        return collective
+    return replace(collective, kind="all_gather", nbytes=collective.nbytes * candidate.mesh.tp)
+
+
+def _reporting(candidate: Candidate, loss_bytes: int) -> Iterable[Collective]:
+    """The weights of all microbatches and the global mean loss, once per data-parallel axis; the loss also travels back over the stages."""
+    for axis in ("dp_replicate", "dp_shard"):
+        if candidate.mesh.degree(axis) > 1:
+            yield Collective("all_reduce", axis, "step", 8)
+            yield Collective("all_reduce", axis, "step", loss_bytes)
+    if candidate.mesh.pp > 1:
+        yield Collective("all_reduce", "pp", "step", loss_bytes)

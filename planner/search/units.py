@@ -35,7 +35,8 @@ class PlacedParameter:
 class PlacedUnit:
     """One unit, per microbatch on one rank. `kind` names the first of all units with the same numbers; `block` says that it is a copy of a
     repeated block. `entry_bytes` is the block's input, which
-    full recompute keeps instead of `saved_bytes`; `crossing_bytes` is what a cut before this unit would send."""
+    full recompute keeps instead of `saved_bytes`; `repeated` are the collectives it runs again, all in the block but those at its own borders;
+    `crossing_bytes` is what a cut before this unit would send."""
 
     begin: str
     kind: str
@@ -51,6 +52,8 @@ class PlacedUnit:
     crossings: tuple[str, ...]
     parameters: tuple[PlacedParameter, ...]
     collectives: tuple[Collective, ...]
+    repeated: tuple[Collective, ...]
+    repeated_tp_s: float
 
 
 def unit_names(graph: Graph) -> tuple[str, ...]:
@@ -129,6 +132,7 @@ def _unit(
     ways = [chosen[op.name][1] for op in ops]
     prices = [way.price for way in ways]
     entry = [name for region in graph.regions if set(region.ops) & {op.name for op in ops} for name, _ in region.carried]
+    inner = [way for op, way in zip(ops, ways, strict=True) if not op.border.startswith(f"{begin}:")]
     used = dict.fromkeys(name for op in ops for name in op.inputs)
     parameters = [p for p in graph.parameters if p.tensor in used]
     return PlacedUnit(
@@ -146,6 +150,8 @@ def _unit(
         crossings,
         tuple(PlacedParameter(p, layouts[p.tensor]) for p in parameters),
         tuple(c for way in ways for c in way.strategy.collectives),
+        tuple(c for way in inner for c in way.strategy.collectives if c.phase == "forward"),
+        sum(way.price.forward_tp_s for way in inner),
     )
 
 
