@@ -15,7 +15,6 @@ _HOMES = {
     "AutoparError": "planner.errors",
 }
 _NAMES = {"load_plan": "load"}
-__all__ = ["AutoparError", "Job", "load_plan", "parallelize"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(_HOMES)
 
 
 if __name__ == "__main__":

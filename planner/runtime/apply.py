@@ -40,6 +40,7 @@ def parallelize(
     module = model if isinstance(model, nn.Module) else model()
     check.check_model(module, plan)
     world = start(plan.mesh)
+    check.check_values(module, world)
     weigh = weight or partial(samples, plan)
     if plan.mesh.pp > 1:
         return staged(module, plan, world, loss=loss, weight=weigh, seed=seed)

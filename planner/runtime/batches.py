@@ -18,7 +18,7 @@ def batch_size(batch: Any, plan: Plan) -> int:
         keys = tuple(getattr(key, "key", getattr(key, "idx", None)) for key in path)
         batched = any(info.path == keys and info.shape[:1] == (plan.schedule.microbatch_size,) for info in plan.model.inputs)
         if batched and isinstance(leaf, Tensor):
-            return leaf.shape[0]
+            return int(leaf.shape[0])
     wanted = ", ".join(".".join(map(str, info.path)) for info in plan.model.inputs)
     raise MismatchError(f"the batch holds no batched tensor of the plan ({wanted}); pass what inputs(batch_size) of the model file returns")
 
@@ -48,7 +48,6 @@ def microbatches(batch: Any, plan: Plan) -> tuple[Any, ...]:
     """The microbatches of one rank's batch; MismatchError if it does not divide."""
     samples, parts = batch_size(batch, plan), plan.schedule.microbatches
     if samples % parts:
-        raise MismatchError(
-            f"a local batch of {samples} samples cannot be divided into {parts} microbatches; the plan wants {parts * plan.schedule.microbatch_size}"
-        )
+        wanted = parts * plan.schedule.microbatch_size
+        raise MismatchError(f"a local batch of {samples} samples cannot be divided into {parts} microbatches; the plan wants {wanted} samples")
     return split(batch, parts, samples)

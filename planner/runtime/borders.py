@@ -63,7 +63,7 @@ def redistribute(tensor: Tensor, border: str, source: torch_placements.Placement
     return tensor.redistribute(placements=[target])
 
 
-class _Cross(torch.autograd.Function):
+class _Cross(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     """The identity on the value that a border describes."""
 
     @staticmethod

@@ -28,6 +28,11 @@ def is_needed(plan: Plan) -> bool:
     return plan.mesh.dp > 1 or plan.model.compute_dtype != plan.model.dtype
 
 
+def replicates(plan: Plan) -> bool:
+    """Whether parameters are whole on every data-parallel rank."""
+    return plan.schedule.zero == 0 or plan.mesh.dp_shard == 1
+
+
 def units(module: nn.Module, plan: Plan) -> tuple[tuple[str, nn.Module], ...]:
     """The block copies present in `module` that are sharded one by one; what shares a parameter with the rest is left to the root."""
     globs = tuple(block.glob for block in plan.model.blocks)
@@ -78,7 +83,7 @@ def engage(unit: nn.Module, plan: Plan, world: World, *, root: bool) -> None:
     """
     refuse_scalars(unit)
     zero = plan.schedule.zero
-    if zero == 0 or plan.mesh.dp_shard == 1:
+    if plan.mesh.dp > 1 and replicates(plan):
         engine = replicate(unit, mesh=dp_mesh(world), mp_policy=policy(plan))
     else:
         engine = fully_shard(unit, mesh=shard_mesh(world), reshard_after_forward=zero == 3 and not root, mp_policy=policy(plan))
@@ -106,7 +111,7 @@ def set_last(module: nn.Module, plan: Plan, *, last: bool) -> None:
     if not isinstance(module, FSDPModule):
         return
     module.set_is_last_backward(last)
-    if plan.schedule.zero in (0, 1) or plan.mesh.dp_shard == 1:
+    if plan.schedule.zero in (0, 1) or replicates(plan):
         module.set_requires_gradient_sync(last)
     elif plan.mesh.dp_replicate > 1:
         module.set_requires_all_reduce(last)

@@ -18,7 +18,7 @@ from planner.ir.plan import Plan
 from planner.runtime.placements import parameter_names, tp_placement
 
 
-class _Rows(Function):
+class _Rows(Function):  # type: ignore[misc]  # torch is untyped here
     """The identity on a table whose gradient arrives whole."""
 
     @staticmethod
@@ -38,7 +38,7 @@ def install(module: nn.Module, plan: Plan) -> None:
         if isinstance(owner, nn.Embedding) and type(owner).forward is nn.Embedding.forward:
             placement = tp_placement(plan, names[owner.weight])
             if placement.is_shard and placement.dim == 0:
-                owner.forward = partial(lookup_rows, owner)  # type: ignore[method-assign]
+                owner.forward = partial(lookup_rows, owner)
 
 
 def lookup_rows(owner: nn.Embedding, tokens: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from planner.errors import MismatchError
 from planner.ir.plan import Plan
 from planner.runtime import batches, forward, gradients, shared
 from planner.runtime.pipeline import Loss, Watch
+from planner.runtime.placements import local
 from planner.runtime.world import World
 
 
@@ -45,7 +46,7 @@ class Progress:
 class Engine(Protocol):
     """What runs the microbatches of a step: the whole model, or stages of a pipeline."""
 
-    def step(self, microbatches: Sequence[Any], loss: Loss, *, watch: Watch = ...) -> tuple[Tensor, ...]:
+    def step(self, microbatches: Sequence[Any], loss: Loss, *, watch: Watch) -> tuple[Tensor, ...]:
         """Forward and backward of all microbatches; their losses, detached, on the ranks that have the model's output."""
 
 
@@ -103,7 +104,8 @@ class Job:
 
         def loss(output: Any, index: int) -> Tensor:
             value = forward.whole(self.loss(output, placed[index]))
-            return value * shares[index].to(value.dtype)
+            wide = value.to(torch.promote_types(value.dtype, torch.float32))
+            return wide * shares[index].to(wide.dtype)
 
         losses = self.engine.step(placed, loss, watch=Watch(during=self.progress.during))
         with self.progress.during("step"):
@@ -137,6 +139,6 @@ class Job:
         """One line: this rank's coordinates, its parameters and bytes."""
         world = self.world
         where = " ".join(f"{axis}={world.coordinate(axis)}/{world.degrees.degree(axis)}" for axis in world.mesh.mesh_dim_names or ())
-        local = [gradients.local(p) for p in self.parameters()]
-        count, nbytes = sum(p.numel() for p in local), sum(p.numel() * p.element_size() for p in local)
+        shards = [local(p) for p in self.parameters()]
+        count, nbytes = sum(p.numel() for p in shards), sum(p.numel() * p.element_size() for p in shards)
         return f"rank {torch.distributed.get_rank()} on {world.device}: {where}; {count:,} parameters in {nbytes / 2**20:.1f} MiB"

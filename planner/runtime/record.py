@@ -33,7 +33,7 @@ Sizes = Callable[[tuple[Any, ...]], int]
 def _nbytes(value: Any) -> int:
     """Bytes of a tensor, or of all tensors of nested lists."""
     if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
+        return int(value.numel() * value.element_size())
     return sum(map(_nbytes, value))
 
 
@@ -78,7 +78,7 @@ _OPS: Mapping[str, tuple[str, Sizes]] = {
 """Kind and counted bytes of every operator that communicates; in-place ones write into their first argument."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     """Counts collectives while it is active."""
 
     def __init__(self, world: World, progress: Progress) -> None:
@@ -92,7 +92,7 @@ class Recorder(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # DTensor first turns itself into local operators and collectives
         found = _OPS.get(func._schema.name)
-        if found is not None:
+        if found is not None and group_of(args).size() > 1:
             kind, sizes = found
             self.counts[Collective(kind, self.axis(args), self.phase(func, args), sizes(args))] += 1
         return func(*args, **(kwargs or {}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,13 +26,13 @@ class Whole:
     world: World
     arguments: Arguments
 
-    def step(self, microbatches: Sequence[Any], loss: Loss, *, watch: Watch = Watch()) -> tuple[Tensor, ...]:
+    def step(self, microbatches: Sequence[Any], loss: Loss, *, watch: Watch) -> tuple[Tensor, ...]:
         """Forward and backward of all microbatches, which are batches on the mesh; gradients add up. The loss of each, detached."""
         last = len(microbatches) - 1
         losses = []
         for index, batch in enumerate(microbatches):
             data_parallel.set_last(self.module, self.plan, last=index == last)
-            losses.append(self.microbatch(batch, lambda output, index=index: loss(output, index), watch))
+            losses.append(self.microbatch(batch, partial(on_index, loss, index), watch))
         return tuple(losses)
 
     def microbatch(self, batch: Any, loss: Callable[[Any], Tensor], watch: Watch) -> Tensor:
@@ -43,5 +44,10 @@ class Whole:
             with watch.during("forward"), forward.guards(self.world):
                 value = loss(output)
             with watch.during("backward"), forward.implicit(self.world):
-                value.backward()  # type: ignore[no-untyped-call]
+                value.backward()
         return value.detach()
+
+
+def on_index(loss: Loss, index: int, output: Any) -> Tensor:
+    """`loss` with its microbatch known."""
+    return loss(output, index)

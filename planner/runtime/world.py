@@ -64,7 +64,7 @@ def default_device() -> torch.device:
 def world_size() -> int:
     """How many ranks run: those of the process group, else what torchrun announced, else 1."""
     if dist.is_initialized():
-        return dist.get_world_size()
+        return int(dist.get_world_size())
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

@@ -104,6 +104,8 @@ def make_plan(
     )
     placements = {row.tie: (*dp, placement(row.tie, vocabulary=vocabulary) if tp else R) for row in rows}
     activations = tp_activations(module, sequence=sequence, vocabulary=vocabulary) if tp else {}
+    if sequence and mesh.pp > 1:
+        activations["layers.*:output"] = Activation(Shard(1), Shard(1), Shard(1), Shard(1))
     return Plan(
         model=ModelInfo(
             name="tiny",
