@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.ir.placement import Layout, R, S
+from planner.ir.placement import RP, Layout, R, S
 from planner.ir.strategy import Strategy
 from planner.rules.call import Call, Rules, divided
 
@@ -23,7 +23,7 @@ def attention(call: Call) -> Iterator[Strategy]:
 
 def _mask(shape: tuple[int, ...], query: tuple[int, ...], dim: int) -> Layout:
     own = dim - (len(query) - len(shape))
-    return S(own) if own >= 0 and shape[own] == query[dim] else R
+    return S(own) if own >= 0 and shape[own] == query[dim] else RP
 
 
 def _statistic(shape: tuple[int, ...], query: tuple[int, ...], dim: int) -> Layout:
@@ -36,8 +36,6 @@ RULES: Rules = dict.fromkeys(
         "aten._scaled_dot_product_flash_attention.default",
         "aten._scaled_dot_product_efficient_attention.default",
         "aten._scaled_dot_product_cudnn_attention.default",
-        "aten._scaled_dot_product_attention_math.default",
-        "aten.scaled_dot_product_attention.default",
     ),
     attention,
 )

@@ -39,10 +39,10 @@ def reasons(graph: Graph, degree: int) -> tuple[Illegal, ...]:
 
 def _sentences(sizes: Iterable[_Size], degree: int) -> Iterator[str]:
     where: dict[tuple[str, int], list[str]] = {}
-    for size in sizes:
-        names = where.setdefault((size.role, size.size), [])
-        if size.where not in names:
-            names.append(size.where)
+    for found in sizes:
+        names = where.setdefault((found.role, found.size), [])
+        if found.where not in names:
+            names.append(found.where)
     for (role, size), names in where.items():
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         verb = "are" if role.endswith("heads") else "is"

@@ -1,15 +1,18 @@
 """Elementwise operators with broadcasting.
 
 A dim of the output may be split; an input that has the dim is split with it, one that is broadcast along it stays whole and its gradient,
-summed over the split dim, is a sum over the ranks. Sums (`P`) pass only where the operator is linear: through both sides of an addition,
-one side of a product, the numerator of a quotient.
+summed over the split dim, is a sum over the ranks. An input without gradient (a mask, a table of positions) may also be whole: DTensor cuts
+it, which is free. Sums (`P`) pass only where the operator is linear: through both sides of an addition, one side of a product, the numerator
+of a quotient. In an addition, a whole tensor may join a sum: one rank adds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
-from planner.ir.placement import RP, Layout, P, S
+from planner.ir.graph import Tensor
+from planner.ir.placement import RP, Layout, P, R, S
 from planner.ir.strategy import Strategy
 from planner.rules.call import Call, Rules, divided, partial_gradient, repeated
 
@@ -17,73 +20,89 @@ from planner.rules.call import Call, Rules, divided, partial_gradient, repeated
 def pointwise(call: Call) -> Iterator[Strategy]:
     """Any elementwise operator, linear or not."""
     for dim in range(len(call.out)):
-        inputs = tuple(_aligned(shape, call.out, dim) for shape in call.shapes)
-        yield divided(inputs, *(S(dim) for _ in call.outputs))
+        options = (_aligned(tensor, call.out, dim) for tensor in call.inputs)
+        for inputs in product(*options):
+            if any(layout.value.is_shard for layout in inputs):
+                yield divided(inputs, *(S(dim) for _ in call.outputs))
 
 
-def _aligned(shape: tuple[int, ...], out: tuple[int, ...], dim: int) -> Layout:
-    own = dim - (len(out) - len(shape))
-    return S(own) if own >= 0 and shape[own] == out[dim] else RP
+def _aligned(tensor: Tensor, out: tuple[int, ...], dim: int) -> tuple[Layout, ...]:
+    own = dim - (len(out) - len(tensor.shape))
+    if own < 0 or tensor.shape[own] != out[dim]:
+        return (RP,)
+    return (S(own),) if tensor.requires_grad else (S(own), R)
+
+
+def smooth(call: Call) -> Iterator[Strategy]:
+    """Operators whose backward multiplies the gradient by a tensor: a gradient that is a sum may pass."""
+    yield from pointwise(call)
+    yield partial_gradient(call)
 
 
 def linear(call: Call) -> Iterator[Strategy]:
     """Linear in its only tensor: negation, casts."""
-    yield from pointwise(call)
+    yield from smooth(call)
     yield repeated((P,), P)
-    yield partial_gradient(call)
 
 
 def sum_of(call: Call) -> Iterator[Strategy]:
-    """Additions: a sum over the ranks plus a sum over the ranks."""
-    yield from pointwise(call)
+    """Additions: a sum over the ranks plus a sum over the ranks, or plus a whole tensor."""
+    yield from smooth(call)
     if len(call.inputs) == 2:
         yield repeated((P, P), P)
-    yield partial_gradient(call)
+        yield repeated((P, R), P)
+        yield repeated((R, P), P)
 
 
 def product_of(call: Call) -> Iterator[Strategy]:
-    """Products: linear in each factor."""
-    yield from pointwise(call)
+    """Products: linear in each factor. Complex sums are left out: DTensor does not conjugate them."""
+    yield from smooth(call)
     if len(call.inputs) == 1:
         yield repeated((P,), P)
-    else:
+    elif not any(tensor.dtype.startswith("complex") for tensor in call.inputs):
         yield repeated((P, RP), P)
         yield repeated((RP, P), P)
-    yield partial_gradient(call)
 
 
 def quotient(call: Call) -> Iterator[Strategy]:
     """Quotients: linear in the numerator."""
-    yield from pointwise(call)
+    yield from smooth(call)
     yield repeated((P,) if len(call.inputs) == 1 else (P, RP), P)
-    yield partial_gradient(call)
+
+
+def nothing(call: Call) -> Iterator[Strategy]:
+    """Only the all-replicated strategy, which the table adds."""
+    yield from ()
 
 
 _ANY = (
-    "abs.default", "acos.default", "asin.default", "atan.default", "atan2.default", "bitwise_and.Tensor", "bitwise_not.default",
-    "bitwise_or.Tensor", "ceil.default", "clamp.default", "clamp.Tensor", "clamp_max.default", "clamp_min.default", "cos.default",
-    "cosh.default", "elu.default", "eq.Scalar", "eq.Tensor", "erf.default", "erfc.default", "exp.default", "exp2.default", "expm1.default",
-    "floor.default", "floor_divide.default", "fmod.Scalar", "fmod.Tensor", "ge.Scalar", "ge.Tensor", "gelu.default", "gt.Scalar", "gt.Tensor",
-    "hardsigmoid.default", "hardswish.default", "hardtanh.default", "isinf.default", "isnan.default", "le.Scalar", "le.Tensor",
-    "leaky_relu.default", "lerp.Scalar", "lerp.Tensor", "log.default", "log10.default", "log1p.default", "log2.default",
-    "log_sigmoid_forward.default", "logical_and.default", "logical_not.default", "logical_or.default", "lt.Scalar", "lt.Tensor",
-    "masked_fill.Scalar", "masked_fill.Tensor", "maximum.default", "minimum.default", "mish.default", "nan_to_num.default", "ne.Scalar",
-    "ne.Tensor", "polar.default", "pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "reciprocal.default", "relu.default",
-    "remainder.Scalar", "remainder.Tensor", "round.default", "rsqrt.default", "rsub.Scalar", "sgn.default", "sigmoid.default",
-    "sign.default", "silu.default", "sin.default", "sinh.default", "softplus.default", "sqrt.default", "square.default", "tan.default",
-    "tanh.default", "tril.default", "triu.default", "where.self", "add.Scalar", "sub.Scalar",
-    "zeros_like.default", "ones_like.default", "empty_like.default", "full_like.default",
+    "bitwise_and.Tensor", "bitwise_not.default", "bitwise_or.Tensor", "ceil.default", "clamp.default", "clamp_max.default",
+    "clamp_min.default", "elu.default", "empty_like.default", "eq.Scalar", "eq.Tensor", "floor.default", "floor_divide.default",
+    "full_like.default", "ge.Scalar", "ge.Tensor", "gelu.default", "gt.Scalar", "gt.Tensor", "isinf.default", "isnan.default", "le.Scalar",
+    "le.Tensor", "leaky_relu.default", "logical_and.default", "logical_not.default", "logical_or.default", "lt.Scalar", "lt.Tensor",
+    "masked_fill.Scalar", "maximum.default", "minimum.default", "ne.Scalar", "ne.Tensor", "ones_like.default", "polar.default", "pow.Scalar",
+    "pow.Tensor_Tensor", "relu.default", "remainder.Scalar", "round.default", "sigmoid.default", "sign.default", "silu.default",
+    "softplus.default", "tanh.default", "where.self", "zeros_like.default",
+)  # fmt: skip
+
+_SMOOTH = (
+    "abs.default", "add.Scalar", "cos.default", "erf.default", "exp.default", "expm1.default", "lerp.Scalar", "log.default", "log1p.default",
+    "mish.default", "pow.Tensor_Scalar", "reciprocal.default", "rsqrt.default", "rsub.Scalar", "sin.default", "sqrt.default",
+    "square.default", "sub.Scalar",
 )  # fmt: skip
 
 RULES: Rules = {
     **{f"aten.{name}": pointwise for name in _ANY},
+    **{f"aten.{name}": smooth for name in _SMOOTH},
     "aten.neg.default": linear,
-    "aten._conj.default": linear,
     "aten._to_copy.default": linear,
+    "aten._conj.default": pointwise,
     "aten.add.Tensor": sum_of,
     "aten.sub.Tensor": sum_of,
     "aten.mul.Tensor": product_of,
     "aten.mul.Scalar": product_of,
     "aten.div.Tensor": quotient,
     "aten.div.Scalar": quotient,
+    "aten.tril.default": nothing,
+    "aten.triu.default": nothing,
 }

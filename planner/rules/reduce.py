@@ -1,4 +1,8 @@
-"""Reductions and normalisations along dims: a split dim must not be one of them, except that a sum over a split dim is a sum over the ranks."""
+"""Reductions and normalisations along dims: a split dim must not be one of them.
+
+A sum over a split dim would be a sum over the ranks, but its gradient comes back whole, not split, so it is left out; the mean of a split dim
+is `P(avg)` in DTensor, which no layout here describes.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +33,24 @@ def reduction(position: int | None) -> Rule:
     return rule
 
 
-def linear_reduction(position: int | None) -> Rule:
-    """Sums: a split dim that is summed leaves a sum over the ranks, and sums pass through."""
+def smooth_reduction(position: int | None) -> Rule:
+    """A reduction whose backward multiplies the gradient by a tensor: a gradient that is a sum may pass."""
+    reduced = reduction(position)
 
     def rule(call: Call) -> Iterator[Strategy]:
-        ndim = len(call.shapes[0])
-        gone = tuple(range(ndim)) if position is None else call.dims(position, ndim)
-        kept = _kept(call, gone)
-        for dim in range(ndim):
-            yield divided((S(dim),), S(kept[dim]) if dim in kept else P)
-        yield repeated((P,), P)
+        yield from reduced(call)
         yield partial_gradient(call)
+
+    return rule
+
+
+def linear_reduction(position: int | None) -> Rule:
+    """Sums: sums over the ranks pass through."""
+    reduced = smooth_reduction(position)
+
+    def rule(call: Call) -> Iterator[Strategy]:
+        yield from reduced(call)
+        yield repeated((P,), P)
 
     return rule
 
@@ -60,13 +71,14 @@ def along(position: int, default: int = -1) -> Rule:
 RULES: Rules = {
     "aten.sum.default": linear_reduction(None),
     "aten.sum.dim_IntList": linear_reduction(1),
-    "aten.mean.default": reduction(None),
-    "aten.mean.dim": reduction(1),
-    **dict.fromkeys(("aten.amax.default", "aten.amin.default", "aten.logsumexp.default", "aten.prod.dim_int"), reduction(1)),
+    "aten.mean.default": smooth_reduction(None),
+    "aten.mean.dim": smooth_reduction(1),
+    **dict.fromkeys(("aten.amax.default", "aten.amin.default", "aten.logsumexp.default"), smooth_reduction(1)),
+    **dict.fromkeys(("aten.var.correction", "aten.var_mean.correction"), smooth_reduction(1)),
+    "aten.linalg_vector_norm.default": smooth_reduction(2),
     **dict.fromkeys(("aten.max.dim", "aten.min.dim", "aten.argmax.default", "aten.argmin.default"), reduction(1)),
-    **dict.fromkeys(("aten.var.correction", "aten.std.correction", "aten.var_mean.correction", "aten.any.dim", "aten.all.dim"), reduction(1)),
-    "aten.linalg_vector_norm.default": reduction(2),
-    **dict.fromkeys(("aten._softmax.default", "aten._log_softmax.default", "aten.cumsum.default", "aten.cumprod.default"), along(1)),
+    **dict.fromkeys(("aten.any.dim", "aten.all.dim"), reduction(1)),
+    **dict.fromkeys(("aten._softmax.default", "aten._safe_softmax.default", "aten.cumsum.default"), along(1)),
     "aten.topk.default": along(2),
     "aten.sort.default": along(1),
-}  # fmt: skip
+}

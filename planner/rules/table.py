@@ -22,19 +22,22 @@ from planner.errors import RuleError
 from planner.ir.graph import Op, Tensor
 from planner.ir.placement import RP, Layout, R, without_grad
 from planner.ir.strategy import Strategy
-from planner.rules import attention, create, einsum, embedding, loss, norm, pointwise, reduce, view
+from planner.rules import attention, conv, create, dropout, einsum, embedding, loss, norm, pointwise, reduce, scatter, view
 from planner.rules.border import transitions
 from planner.rules.call import Call, Rule, Rules, replicated
 
 RULES: Rules = {
     **attention.RULES,
+    **conv.RULES,
     **create.RULES,
     **einsum.RULES,
     **embedding.RULES,
     **loss.RULES,
     **norm.RULES,
     **pointwise.RULES,
+    **dropout.RULES,
     **reduce.RULES,
+    **scatter.RULES,
     **view.RULES,
 }
 

@@ -96,8 +96,13 @@ def expand(call: Call) -> Iterator[Strategy]:
 
 
 def same(call: Call) -> Iterator[Strategy]:
-    """clone, contiguous, alias, detach: every dim stays where it is."""
+    """contiguous, alias, detach: every dim stays where it is."""
     yield from moved(call, {dim: dim for dim in range(len(call.shapes[0]))})
+
+
+def clone(call: Call) -> Iterator[Strategy]:
+    """As `same`, but DTensor reduces a sum before it copies it."""
+    yield from (strategy for strategy in same(call) if strategy.inputs != (P,))
 
 
 def along(position: int, default: int = 0) -> Rule:
@@ -111,11 +116,16 @@ def along(position: int, default: int = 0) -> Rule:
     return rule
 
 
-def slice_(call: Call) -> Iterator[Strategy]:
-    """slice(x, dim, start, end, step): the sliced dim stays whole unless the slice is all of it."""
-    whole = call.shapes[0] == call.out
-    cut = call.integer(1) % max(len(call.out), 1)
-    yield from moved(call, {dim: dim for dim in range(len(call.out)) if whole or dim != cut})
+def listed(call: Call) -> Iterator[Strategy]:
+    """flip(x, dims), roll(x, shifts, dims): the listed dims stay whole, all of them if none is listed."""
+    whole = call.dims(len(call.op.args) - 1, len(call.out))
+    yield from moved(call, {dim: dim for dim in range(len(call.out)) if dim not in whole})
+
+
+def unchanged(call: Call) -> Iterator[Strategy]:
+    """constant_pad_nd, repeat: the dims that keep their size and place."""
+    offset = len(call.out) - len(call.shapes[0])
+    yield from moved(call, {dim: dim + offset for dim, size in enumerate(call.shapes[0]) if size == call.out[dim + offset]})
 
 
 def removed(position: int, default: int = 0) -> Rule:
@@ -146,16 +156,18 @@ def view_as_real(call: Call) -> Iterator[Strategy]:
 
 
 RULES: Rules = {
-    **dict.fromkeys(("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default"), reshape),
-    **dict.fromkeys(("aten.clone.default", "aten.contiguous.default", "aten.alias.default"), same),
-    **dict.fromkeys(("aten.detach.default", "aten.lift_fresh.default"), same),
+    **dict.fromkeys(("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"), reshape),
+    **dict.fromkeys(("aten.contiguous.default", "aten.alias.default", "aten.detach.default", "aten.lift_fresh.default"), same),
+    **dict.fromkeys(("aten.flip.default", "aten.roll.default"), listed),
+    **dict.fromkeys(("aten.constant_pad_nd.default", "aten.repeat.default"), unchanged),
+    "aten.clone.default": clone,
     **dict.fromkeys(("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims"), squeeze),
     "aten.permute.default": permute,
     "aten.transpose.int": transpose,
     "aten.t.default": t,
     "aten.unsqueeze.default": unsqueeze,
     "aten.expand.default": expand,
-    "aten.slice.Tensor": slice_,
+    "aten.slice.Tensor": along(1),
     "aten.select.int": removed(1),
     "aten.unbind.int": removed(1),
     "aten.split.Tensor": along(2),
