@@ -74,10 +74,9 @@ class Rope(nn.Module):
         self.cos.copy_(angle.cos())
         self.sin.copy_(angle.sin())
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """For x [batch, seq, width], in its dtype: a bfloat16 step must not be promoted by float32 tables."""
-        seq = x.shape[1]
-        return self.cos[:seq].to(x.dtype), self.sin[:seq].to(x.dtype)
+    def forward(self, seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """For `seq` positions, in the dtype of the activations: a bfloat16 step must not be promoted by float32 tables."""
+        return self.cos[:seq].to(dtype), self.sin[:seq].to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -200,7 +199,7 @@ class Mixtral(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        cos, sin = self.rope(x)
+        cos, sin = self.rope(tokens.shape[1], x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.head(self.norm(x))

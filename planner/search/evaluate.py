@@ -68,7 +68,6 @@ class Setting:
     cluster: Cluster
     precision: Precision
     buffer_bytes: int
-    loss_bytes: int
     limit_bytes: float
 
 
@@ -120,7 +119,7 @@ def _cut(units: Sequence[PlacedUnit], candidate: Candidate, setting: Setting) ->
         if unit.kind not in pieces:
             pieces[unit.kind] = _piece(unit, candidate, setting)
             fixed = max(fixed, _passing_bytes(unit, candidate, setting))
-    sent = [peer_s(unit.crossing_bytes, candidate.mesh, setting.cluster) for unit in units]
+    sent = [peer_s(unit.sent_bytes, candidate.mesh, setting.cluster) for unit in units]
     cuttable = [replace(pieces[unit.kind], begin=unit.begin, sent_s=seconds) for unit, seconds in zip(units, sent, strict=True)]
     fixed += setting.buffer_bytes
     begins = stages.cut(cuttable, in_flight=flying, fixed_bytes=fixed, limit_bytes=setting.limit_bytes)
@@ -170,7 +169,7 @@ def _timed(
     picks: tuple[int, ...], candidate: Candidate, costs: tuple[StageCost, ...], memory: tuple[MemoryKinds, ...], setting: Setting
 ) -> Evaluation:
     forward, backward = tuple(c.forward_s for c in costs), tuple(c.backward_s for c in costs)
-    sent = tuple(peer_s(c.units[0].crossing_bytes, candidate.mesh, setting.cluster) for c in costs[1:])
+    sent = tuple(peer_s(c.units[0].sent_bytes, candidate.mesh, setting.cluster) for c in costs[1:])
     makespan = makespan_s(candidate.schedule, Pipeline(forward, backward, sent), microbatches=candidate.microbatches)
     free = makespan_s(candidate.schedule, Pipeline(forward, backward, ()), microbatches=candidate.microbatches) if sent else makespan
     slowest = max(costs, key=lambda c: c.forward_s + c.backward_s)

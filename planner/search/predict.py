@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 
 from planner.ir.plan import Prediction
 from planner.ir.strategy import Collective
 from planner.search.candidates import Candidate
-from planner.search.data_parallel import partial_gradients, stage_traffic
+from planner.search.data_parallel import padded_numel, partial_gradients, stage_traffic
 from planner.search.evaluate import Evaluation, Setting, StageCost
 from planner.search.price import mfu_of
 
@@ -45,7 +46,9 @@ def stage_collectives(best: Evaluation, index: int, setting: Setting) -> tuple[C
     found = [
         *_tensor_parallel(cost, candidate, setting),
         *partial_gradients(cost.units, candidate, setting.precision),
-        *_reporting(candidate, setting.loss_bytes),
+        *_reporting(candidate),
+        *_messages(best, index),
+        *_shared(best, index, setting),
         *stage_traffic(cost.units, candidate, setting.precision).collectives,
     ]
     return merged(found)
@@ -74,11 +77,34 @@ def _as_run(collective: Collective, candidate: Candidate, setting: Setting) -> C
     return replace(collective, kind="all_gather", nbytes=collective.nbytes * candidate.mesh.tp)
 
 
-def _reporting(candidate: Candidate, loss_bytes: int) -> Iterable[Collective]:
-    """The weights of all microbatches and the global mean loss, once per data-parallel axis; the loss also travels back over the stages."""
-    for axis in ("dp_replicate", "dp_shard"):
+def _reporting(candidate: Candidate) -> Iterable[Collective]:
+    """The weights of all microbatches and the global mean loss, 8 bytes each; the loss also travels over the stages."""
+    for axis, count in (("pp", 1), ("dp_replicate", 2), ("dp_shard", 2)):
         if candidate.mesh.degree(axis) > 1:
-            yield Collective("all_reduce", axis, "step", 8)
-            yield Collective("all_reduce", axis, "step", loss_bytes)
-    if candidate.mesh.pp > 1:
-        yield Collective("all_reduce", "pp", "step", loss_bytes)
+            yield Collective("all_reduce", axis, "step", 8, count)
+
+
+def _messages(best: Evaluation, index: int) -> Iterable[Collective]:
+    """What stage `index` receives from and sends to its neighbours; a message is counted by both."""
+    cuts = [best.stages[stage].units[0].messages for stage in (index, index + 1) if 0 < stage < len(best.stages)]
+    for message in (message for messages in cuts for message in messages):
+        yield replace(message, count=best.candidate.microbatches)
+
+
+def _shared(best: Evaluation, index: int, setting: Setting) -> Iterable[Collective]:
+    """Gradients of parameters that other stages hold too."""
+    holders: dict[str, set[int]] = {}
+    for stage, cost in enumerate(best.stages):
+        for unit in cost.units:
+            for placed in unit.parameters:
+                if not unit.block and placed.parameter.trainable:
+                    holders.setdefault(placed.parameter.fqn, set()).add(stage)
+    mesh = best.candidate.mesh
+    own = {p.parameter.fqn: p for unit in best.stages[index].units if not unit.block for p in unit.parameters}
+    for fqn, stages in holders.items():
+        if index in stages and len(stages) > 1:
+            numel = prod(own[fqn].local_shape(mesh.tp))
+            if best.candidate.zero:
+                numel = padded_numel(own[fqn].local_shape(mesh.tp), mesh.dp_shard) // mesh.dp_shard
+            axis = "pp" if len(stages) == mesh.pp else "world"
+            yield Collective("all_reduce", axis, "step", numel * setting.precision.param_bytes)

@@ -36,7 +36,7 @@ class PlacedUnit:
     """One unit, per microbatch on one rank. `kind` names the first of all units with the same numbers; `block` says that it is a copy of a
     repeated block. `entry_bytes` is the block's input, which
     full recompute keeps instead of `saved_bytes`; `repeated` are the collectives it runs again, all in the block but those at its own borders;
-    `crossing_bytes` is what a cut before this unit would send."""
+    `messages` are what a cut before this unit would send per microbatch, both ways, and `crossings` the tensors they carry."""
 
     begin: str
     kind: str
@@ -48,12 +48,17 @@ class PlacedUnit:
     saved_bytes: float
     entry_bytes: float
     working_bytes: float
-    crossing_bytes: float
+    messages: tuple[Collective, ...]
     crossings: tuple[str, ...]
     parameters: tuple[PlacedParameter, ...]
     collectives: tuple[Collective, ...]
     repeated: tuple[Collective, ...]
     repeated_tp_s: float
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of one hand-over before this unit, forward."""
+        return sum(message.nbytes for message in self.messages if message.phase == "forward")
 
 
 def unit_names(graph: Graph) -> tuple[str, ...]:
@@ -97,8 +102,8 @@ def place(space: Space, picks: Sequence[int]) -> tuple[PlacedUnit, ...]:
         units.append(first)
         if region:
             between = _crossing(graph, [*before, *ops], region.ops)
-            sent = _crossing_bytes(space, between, layouts)
-            units.extend(replace(first, begin=copy, crossings=between, crossing_bytes=sent) for copy in region.copies[1:])
+            sent = _messages(space, between, layouts)
+            units.extend(replace(first, begin=copy, crossings=between, messages=sent) for copy in region.copies[1:])
         before.extend(ops)
     return tuple(units)
 
@@ -108,15 +113,28 @@ def _made(decision: Decision) -> tuple[str, ...]:
 
 
 def _crossing(graph: Graph, before: Sequence[Op], again: Sequence[str]) -> tuple[str, ...]:
-    """Tensors that ops so far made and later ones read: what a cut here sends. `again` are ops that will run once more, as another copy."""
+    """Tensors that ops so far made and later ones read: what a cut here sends. `again` are ops that will run once more, as another copy.
+
+    What follows from the batch and buffers alone is not sent: each stage computes it again.
+    """
     done = {op.name for op in before} - set(again)
     carried = {written for region in graph.regions if set(region.ops) & set(again) for _, written in region.carried}
+    sent = _from_parameters(graph)
     return tuple(
         name
         for op in before
         for name in op.outputs
-        if name in carried or (op.name not in again and any(r.name not in done for r, _ in graph.consumers.get(name, ())))
+        if name in sent and (name in carried or (op.name not in again and any(r.name not in done for r, _ in graph.consumers.get(name, ()))))
     )
+
+
+def _from_parameters(graph: Graph) -> frozenset[str]:
+    """Tensors that depend on a parameter."""
+    found = {parameter.tensor for parameter in graph.parameters}
+    for op in graph.ops:
+        if not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
+    return frozenset(found)
 
 
 def _unit(
@@ -146,7 +164,7 @@ def _unit(
         sum(way.saved_bytes for way in ways),
         sum(local_bytes(graph.by_name[name], layouts[name], degree) for name in entry),
         max((p.working_bytes for p in prices), default=0.0),
-        _crossing_bytes(space, crossings, layouts),
+        _messages(space, crossings, layouts),
         crossings,
         tuple(PlacedParameter(p, layouts[p.tensor]) for p in parameters),
         tuple(c for way in ways for c in way.strategy.collectives),
@@ -155,5 +173,12 @@ def _unit(
     )
 
 
-def _crossing_bytes(space: Space, crossings: Sequence[str], layouts: Mapping[str, Layout]) -> float:
-    return sum(local_bytes(space.graph.by_name[name], layouts[name], space.degree) for name in crossings)
+def _messages(space: Space, crossings: Sequence[str], layouts: Mapping[str, Layout]) -> tuple[Collective, ...]:
+    found = []
+    for name in crossings:
+        tensor = space.graph.by_name[name]
+        nbytes = round(local_bytes(tensor, layouts[name], space.degree))
+        found.append(Collective("p2p", "pp", "forward", nbytes))
+        if tensor.requires_grad:
+            found.append(Collective("p2p", "pp", "backward", nbytes))
+    return tuple(found)
