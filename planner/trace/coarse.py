@@ -111,7 +111,7 @@ def opaque(module: nn.Module, kept: Opaque, recorder: Recorder) -> Callable[...,
 def _flop(module: nn.Module, leaves: list[torch.Tensor]) -> int:
     first = next((leaf for leaf in leaves if leaf.is_floating_point() and leaf.dim() > 1), None)
     rows = first.numel() // max(1, first.shape[-1]) if first is not None else max((leaf.numel() for leaf in leaves), default=1)
-    return 2 * sum(parameter.numel() for parameter in module.parameters()) * rows
+    return int(2 * sum(parameter.numel() for parameter in module.parameters()) * rows)
 
 
 def _predicted(module: nn.Module, forward: Callable[..., Any], kept: Opaque, args: Any, kwargs: Any) -> Any:

@@ -37,4 +37,13 @@ PER_ELEMENT = {
     "prelu": 2, "_prelu_kernel": 2, "_prelu_kernel_backward": 3, "rrelu_with_noise": 2, "all": 1, "any": 1, "isin": 1, "cummax": 1,
     "trace": 1, "angle": 4, "std_mean": 4, "var_mean": 4,
 }  # fmt: skip
-"""FLOPs per element of the largest tensor involved, counted from the textbook definition of each operator."""
+"""FLOPs per element, counted from the textbook definition of each operator. The elements are those of the first argument, but for:"""
+
+BY_ARGUMENT = {
+    "mse_loss_backward": 1, "smooth_l1_loss_backward": 1, "huber_loss_backward": 1, "binary_cross_entropy_backward": 1,
+    "scatter_add": 3, "scatter_reduce": 3, "index_add": 3,
+}  # fmt: skip
+"""Position of the argument that counts: after a scalar gradient, or what is added to a larger tensor."""
+
+BY_OUTPUT = frozenset({"upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler_2d"})
+"""Interpolations work per element of the result."""

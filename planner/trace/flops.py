@@ -4,7 +4,7 @@ matmuls, convolutions       torch's own formulas (torch.utils.flop_counter)
 attention                   4 b h s t d forward (two matmuls), 10 b h s t d backward (five: the scores are made again);
                             causal masks are counted in full, as MFU conventions do (PaLM, appendix B)
 grouped matmul              2 m k n over all rows, whatever expert they belong to
-pointwise, reductions       one per element of the larger side
+pointwise, reductions       one per element of the result, of the argument
 normalisations, softmax     a small number per element (planner.trace.flop_table)
 views, copies, indexing     none: they move bytes
 whole recurrent layers      planner.trace.whole
@@ -20,11 +20,12 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
-from planner.trace.flop_table import MOVEMENT, PER_ELEMENT
+from planner.trace.arguments import positional
+from planner.trace.flop_table import BY_ARGUMENT, BY_OUTPUT, MOVEMENT, PER_ELEMENT
 
 
 def flop_of(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int | None:
-    """FLOPs of a call, None where no formula is known."""
+    """FLOPs of a call, None where no formula is known. A polynomial in the dims, so that FLOPs at another batch size follow from two."""
     name, packet = func._opname, func.overloadpacket
     if func.is_view or name in MOVEMENT:
         return _index_put_flop(name, args)
@@ -32,22 +33,29 @@ def flop_of(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], ou
         return int(flop_registry[packet](*args, **kwargs, out_val=out))
     if name in _FORMULAS:
         return _FORMULAS[name](args)
-    if name in PER_ELEMENT:
-        return PER_ELEMENT[name] * _largest((args, out))
-    if torch.Tag.pointwise in func.tags or torch.Tag.reduction in func.tags:
-        return _largest((args, out))
-    if name.endswith("_") and name[:-1] in PER_ELEMENT:
-        return PER_ELEMENT[name[:-1]] * _largest((args, out))
+    functional = name.removesuffix("_")
+    if functional in PER_ELEMENT:
+        return PER_ELEMENT[functional] * _numel(_measured(functional, positional(func, args, kwargs), out))
+    if torch.Tag.pointwise in func.tags:
+        return _numel(out)
+    if torch.Tag.reduction in func.tags:
+        return _numel(args)
     return None
 
 
-def element_flop(args: Sequence[Any], out: Any) -> int:
-    """What is assumed where no formula is known: one FLOP per element."""
-    return _largest((args, out))
+def element_flop(out: Any) -> int:
+    """What is assumed where no formula is known: one FLOP per element of the results."""
+    return sum(leaf.numel() for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor))
 
 
-def _largest(tree: Any) -> int:
-    return max((leaf.numel() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)), default=0)
+def _measured(name: str, values: Sequence[Any], out: Any) -> Any:
+    """The tensor whose elements count."""
+    return out if name in BY_OUTPUT else values[BY_ARGUMENT.get(name, 0)]
+
+
+def _numel(tree: Any) -> int:
+    """Elements of the first tensor."""
+    return next((int(leaf.numel()) for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)), 0)
 
 
 def _index_put_flop(name: str, args: Sequence[Any]) -> int:

@@ -144,7 +144,7 @@ class Folder:
         return True
 
 
-class _Skip(torch.autograd.Function):
+class _Skip(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     """Stands for one copy: outputs and gradients with the right shapes and no operators behind them."""
 
     @staticmethod

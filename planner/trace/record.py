@@ -59,7 +59,7 @@ class Record:
         self.unmodelled[target] = self.unmodelled.get(target, 0) + 1
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     """Enter it inside the fake mode. `modules` is the stack of running modules' FQNs; hooks push and pop."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Recorder(TorchDispatchMode):
         flop = flop_of(func, args, kwargs, out)
         if flop is None:
             self.record.count_unmodelled(target)
-            flop = element_flop(args, out)
+            flop = element_flop(out)
         short = target.split(".")[1] if target.count(".") == 2 else target
         self._name_outputs(short, outputs=outputs, inputs=inputs, args=data, flop=flop, target=target, mutated=mutated)
 

@@ -18,7 +18,7 @@ from planner.ir.graph import Graph, Op, Region, Tensor
 def simplify(graph: Graph, *, repeated: Set[str] = frozenset()) -> Graph:
     """The graph without redundant borders; `repeated` are the FQNs of modules called more than once."""
     renamed: dict[str, str] = {}
-    settled: set[str] = {leaf.tensor for leaf in (*graph.parameters, *graph.buffers)}
+    settled: set[str] = {one.tensor for one in graph.parameters} | {one.tensor for one in graph.buffers}
     dropped: set[str] = set()
     for op in graph.ops:
         if op.target != "border":

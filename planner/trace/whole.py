@@ -55,7 +55,7 @@ def run_whole(recorder: Recorder, whole: Whole, tensors: Sequence[torch.Tensor])
     return tuple(made)
 
 
-class _Run(torch.autograd.Function):
+class _Run(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, whole: Whole, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.recorder, ctx.whole, ctx.tensors = recorder, whole, tensors
