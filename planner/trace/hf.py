@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def _configure(transformers: Any, data: dict[str, Any], path: Path) -> Any:
     try:
         config = transformers.CONFIG_MAPPING[data["model_type"]].from_dict(local)
     except Exception as error:  # a configuration class raises whatever its checks and its dependencies raise
-        raise ModelError(f"{path}: transformers refuses the configuration: {_first_line(error)}") from error
+        raise ModelError(f"{path}: transformers refuses the configuration: {_one_line(error)}") from error
     config.use_cache = False
     config.dtype = config.dtype or torch.float32
     config.architectures = config.architectures or []
@@ -197,7 +198,7 @@ def _build(auto: Any, config: Any, task: _Task, path: Path) -> nn.Module:
     try:
         model: nn.Module = auto.from_config(config)
     except Exception as error:  # as above: any model's constructor runs here
-        raise ModelError(f"{path}: transformers cannot build the model: {_first_line(error)}") from error
+        raise ModelError(f"{path}: transformers cannot build the model: {_one_line(error)}") from error
     kind = type(model)
     main_input = getattr(model, "main_input_name", task.main_input)
     if main_input != task.main_input:
@@ -212,5 +213,6 @@ def _sequence(config: Any) -> int:
     return min(limits[0], LONGEST_SEQUENCE) if limits else RELATIVE_SEQUENCE
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+def _one_line(error: Exception) -> str:
+    """The error's kind and text; transformers puts the cause on a second line at times."""
+    return f"{type(error).__name__}: {textwrap.shorten(str(error), 300)}"
