@@ -45,15 +45,22 @@ def _quiet() -> Iterator[None]:
 
 
 def _coarser(stop: Untraceable, model: nn.Module, kept: tuple[Opaque, ...]) -> tuple[Opaque, ...]:
+    """`kept` and one module more, with those of its class. A module that takes in others takes over the reason of the first of them."""
     known = {one.fqn for one in kept}
     fqn: str | None = stop.fqn
     while fqn is not None and (fqn in known or isinstance(model.get_submodule(fqn), nn.ModuleList | nn.ModuleDict)):
         fqn = _parent(fqn)
     if fqn is None:
-        place = user_line(stop.error) or stop.fqn or type(model).__name__
-        raise TraceError(f"{place}: the training step cannot be recorded: {reason(stop.error)}")
-    fresh = tuple(Opaque(name, stop.error, bool(kept)) for name in _alike(model, fqn) if name not in known)
-    return kept + fresh
+        error = kept[0].error if kept else stop.error
+        raise TraceError(f"{user_line(error) or type(model).__name__}: the training step cannot be recorded: {reason(error)}")
+    names = [name for name in _alike(model, fqn) if name not in known]
+    inner = [one for one in kept if any(_inside(one.fqn, name) for name in names)]
+    error = inner[0].error if inner else stop.error
+    return (*(one for one in kept if one not in inner), *(Opaque(name, error, bool(kept)) for name in names))
+
+
+def _inside(fqn: str, outer: str) -> bool:
+    return not outer or fqn.startswith(f"{outer}.")
 
 
 def _parent(fqn: str) -> str | None:

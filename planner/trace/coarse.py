@@ -122,12 +122,12 @@ def _predicted(module: nn.Module, forward: Callable[..., Any], kept: Opaque, arg
         try:
             return _real_run(module, forward, args, kwargs)
         except Exception:  # the user's code on random data may raise anything; on fake data it had failed already
-            if not needs_data(kept.error):
+            if not needs_data(kept.error) and not kept.after_guess:
                 raise _reported(module, kept) from None
     if not needs_data(kept.error) and not kept.after_guess:
         raise _reported(module, kept)
     first = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-    if first is None or not kept.fqn:
+    if first is None or not kept.fqn or not needs_data(kept.error):
         raise Untraceable(kept.fqn, kept.error)
     return first
 

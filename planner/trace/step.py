@@ -16,12 +16,12 @@ from planner.ir.batch import forward_arguments
 from planner.ir.graph import Buffer, Graph, Op, Parameter, Tensor
 from planner.trace.blocks import Run
 from planner.trace.borders import Tracker, tracked
-from planner.trace.coarse import Limits, Untraceable, needs_data
+from planner.trace.coarse import Limits, Untraceable, needs_data, reason
 from planner.trace.fold import Chain, Folder
 from planner.trace.record import Record, Recorder
 from planner.trace.regions import barren, outside_origin, reads_hidden, region_of_chain
 from planner.trace.simplify import simplify
-from planner.trace.where import message_of, user_line
+from planner.trace.where import user_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _loss(subject: Subject, output: Any, recorder: Recorder) -> torch.Tensor:
     except AutoparError:
         raise
     except Exception as error:  # loss is the user's code and may raise anything
-        raise TraceError(f"{user_line(error) or 'loss(output, batch)'}: the loss cannot be recorded: {message_of(error)}") from None
+        raise TraceError(f"{user_line(error) or 'loss(output, batch)'}: the loss cannot be recorded: {reason(error)}") from None
 
 
 def _backward(subject: Subject, loss: torch.Tensor, recorder: Recorder) -> None:
@@ -121,7 +121,7 @@ def _backward(subject: Subject, loss: torch.Tensor, recorder: Recorder) -> None:
     try:
         torch.autograd.grad(loss, trainable, allow_unused=True)
     except Exception as error:  # custom backward functions are the user's code and may raise anything
-        raise TraceError(f"{user_line(error) or 'backward'}: the backward pass cannot be recorded: {message_of(error)}") from None
+        raise TraceError(f"{user_line(error) or 'backward'}: the backward pass cannot be recorded: {reason(error)}") from None
 
 
 def _unpack(tensor: torch.Tensor) -> torch.Tensor:
