@@ -21,7 +21,8 @@ from torch import Tensor, fx, nn
 from planner.errors import PlanError
 from planner.ir.plan import Plan
 from planner.runtime.export import blocks, cannot_cut, example, export, frames
-from planner.runtime.fold import Folded, fold
+from planner.runtime.fold import Folded, fold, is_pure
+from planner.runtime.names import matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def cut(model: nn.Module, plan: Plan) -> Cuts:
     around = frames(begins)
     dtype = getattr(torch, plan.model.compute_dtype) if plan.model.compute_dtype != plan.model.dtype else None
     program = export(model, example(plan.model.inputs), whole=tuple(blocks(model, around)), compute_dtype=dtype)
-    return cuts_of(model, fold(program, model, around), begins)
+    hooked = {name.partition(":")[0] for name, _ in plan.activations}
+    return cuts_of(model, fold(program, model, around, hooked=lambda fqn: any(matches(glob, fqn) for glob in hooked)), begins)
 
 
 def cuts_of(model: nn.Module, folded: Folded, begins: Sequence[str]) -> Cuts:
@@ -128,14 +130,6 @@ def portable_nodes(folded: Folded, model: nn.Module) -> frozenset[fx.Node]:
             if all(source in portable and not source.meta["mutated"] and not is_parameter(model, source) for source in sources):
                 portable.add(node)
     return frozenset(portable)
-
-
-def is_pure(node: fx.Node) -> bool:
-    """Whether an operator has no effect and no randomness."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def training_nodes(folded: Folded, model: nn.Module) -> frozenset[fx.Node]:

@@ -1,8 +1,9 @@
 """The forward of a model as one flat list of calls: its blocks whole, the code around them as operators.
 
 The operators of every exported block are put back into one call of the block itself, so that a stage runs the user's module, with its
-hooks, its randomness and its FSDP unit; only the code of the modules that are cut (the model, its decoder) remains as operators. The result
-is a `torch.fx.Graph`:
+hooks, its randomness and its FSDP unit. Two kinds of code remain as operators: that of the modules that are cut (the model, its decoder), and
+that of pure modules without parameters (tables of rotary embeddings, masks), which several stages may want to run. The result is a
+`torch.fx.Graph`:
 
     placeholder    a tensor of the batch that forward takes, or a constant of its code
     get_attr       a parameter or buffer that the remaining code reads, by FQN; one node per use
@@ -15,7 +16,7 @@ the module border that its value leaves by; `mutated`, whether some operator wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,12 +105,12 @@ def leaf(value: Any, index: int) -> Any:
     return pytree.tree_leaves(value)[index]
 
 
-def fold(program: ExportedProgram, model: nn.Module, cut: Set[str]) -> Folded:
-    """The exported `model` with every block whole that is not in `cut`.
+def fold(program: ExportedProgram, model: nn.Module, cut: Set[str], *, hooked: Callable[[str], bool] = lambda fqn: False) -> Folded:
+    """The exported `model` with every block whole that is not in `cut`; modules that are `hooked` stay whole even if they are pure.
 
     Raises ModelError where a block talks to the rest of the model past its arguments and outputs.
     """
-    facts = facts_of(program, model, cut)
+    facts = facts_of(program, model, cut, hooked)
     draft = Draft(fx.Graph(), {}, set(), {})
     for name, node in facts.nodes.items():
         if node.op == "placeholder":
@@ -125,7 +126,7 @@ def fold(program: ExportedProgram, model: nn.Module, cut: Set[str]) -> Folded:
     return Folded(draft.graph, facts.inputs, facts.constants, draft.helpers, facts.names, written, program.call_spec.out_spec)
 
 
-def facts_of(program: ExportedProgram, model: nn.Module, cut: Set[str]) -> Facts:
+def facts_of(program: ExportedProgram, model: nn.Module, cut: Set[str], hooked: Callable[[str], bool]) -> Facts:
     """Everything that folding asks about the exported program."""
     nodes = {node.name: node for node in program.graph.nodes}
     specs = program.graph_signature.input_specs
@@ -143,7 +144,7 @@ def facts_of(program: ExportedProgram, model: nn.Module, cut: Set[str]) -> Facts
         names=all_names(model),
         constants={name: program.constants[spec.target] for name, spec in by_kind.items() if spec.kind is InputKind.CONSTANT_TENSOR},
         inputs={name: path for name, path in zip(users, paths_of(program.call_spec.in_spec), strict=True) if is_tensor(nodes[name])},
-        places={name: place_of(node, cut) for name, node in nodes.items()},
+        places=places_of(nodes, model, cut, hooked),
         mutated=frozenset(mutations(program.graph)),
     )
 
@@ -179,15 +180,39 @@ def is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), Tensor)
 
 
-def place_of(node: fx.Node, cut: Set[str]) -> Place:
+def places_of(nodes: Mapping[str, fx.Node], model: nn.Module, cut: Set[str], hooked: Callable[[str], bool]) -> dict[str, Place]:
+    """Where each operator stands, once pure modules without parameters count as cut."""
+    impure: set[str] = set()
+    blocks: set[str] = set()
+    for node in nodes.values():
+        block = place_of(node, cut.__contains__).call.partition("@")[0]
+        blocks.add(block)
+        if not is_pure(node):
+            impure.add(block)
+    opened = {block for block in blocks - impure - {""} if not hooked(block) and not any(True for _ in model.get_submodule(block).parameters())}
+    inside = tuple(f"{block}." for block in opened)
+    return {name: place_of(node, lambda fqn: fqn in cut or fqn in opened or fqn.startswith(inside)) for name, node in nodes.items()}
+
+
+def place_of(node: fx.Node, is_cut: Callable[[str], bool]) -> Place:
     """Where an operator stands, from the module stack that export recorded; the key of a second call ends in `@1`."""
     stack = [(key, fqn) for key, (fqn, _) in (node.meta.get("nn_module_stack") or {}).items()]
-    around = tuple(fqn for _, fqn in stack if fqn and fqn in cut)
+    around = tuple(fqn for _, fqn in stack if fqn and is_cut(fqn))
     for key, fqn in stack:
-        if fqn not in cut:
+        if not is_cut(fqn):
             _, at, count = key.rpartition("@")
             return Place(f"{fqn}@{count}" if at else fqn, around)
     return Place("", around)
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether an operator has no effect and no randomness."""
+    target = node.target
+    if target in OUT_OF_PLACE or target is torch.ops.aten._assert_tensor_metadata.default:
+        return True
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def mutations(graph: fx.Graph) -> Iterator[str]:

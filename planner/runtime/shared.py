@@ -21,11 +21,12 @@ from planner.runtime.world import World
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """One shared parameter of this rank: the module that has it, its name there, the group of ranks that hold it and the global rank whose
-    copy the others start from."""
+    """One shared parameter of this rank: the module that has it, its name there and in the whole model, the group of ranks that hold it and
+    the global rank whose copy the others start from."""
 
     module: nn.Module
     fqn: str
+    canonical: str
     group: dist.ProcessGroup
     source: int
 
@@ -46,7 +47,7 @@ def copies(parts: Sequence[StagePart], world: World) -> tuple[Copies, ...]:
         for shared in part.shared:
             members = members_of(shared.stages, pp)
             if len(members) > 1:
-                copy = Copies(part.module, shared.fqns[0], groups[members], ranks[shared.source % pp])
+                copy = Copies(part.module, shared.fqns[0], shared.canonical, groups[members], ranks[shared.source % pp])
                 found.setdefault((members, shared.canonical), copy)
     return tuple(copy for _, copy in sorted(found.items(), key=lambda item: item[0]))
 
