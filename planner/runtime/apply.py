@@ -14,7 +14,7 @@ from planner.ir.batch import forward_arguments
 from planner.ir.plan import Plan
 from planner.runtime import attention, batches, borders, check, data_parallel, embedding, materialize, pipeline, placements, recompute, shared
 from planner.runtime.job import Job
-from planner.runtime.split import split
+from planner.runtime.split import split, stage_plan
 from planner.runtime.whole import Whole
 from planner.runtime.world import World, start
 
@@ -57,7 +57,7 @@ def staged(
     own = range(world.coordinate("pp"), len(plan.stages), plan.mesh.pp)
     parts = tuple(split(module, plan, pp_rank=stage, device=world.device) for stage in own)
     for part in parts:
-        place(part.module, plan, world, seed=seed)
+        place(part.module, stage_plan(plan, part), world, seed=seed)
     copies = shared.copies(parts, world)
     shared.broadcast_values(copies)
     counted = frozenset(fqn for fqn, _ in shared.counted(parts))
