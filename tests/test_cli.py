@@ -129,6 +129,16 @@ def test_plan_json_is_the_file(model_file: Path, tmp_path: Path, capsys: pytest.
     assert "planning for 2 x cpu-gloo, 2 per node (as asked)\n" == captured.err
 
 
+def test_prints_of_the_model_stay_out_of_the_result(model_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the user's code prints goes to stderr, so that stdout holds JSON and nothing else."""
+    model_file.write_text(SMALL_MODEL + "\nprint('hello from the model file')\n", encoding="utf-8")
+    output = tmp_path / "small.json"
+    assert 0 == run(["plan", str(model_file), "--gpus", "2", "--cluster", "cpu-gloo", "-o", str(output), "--json"])
+    captured = capsys.readouterr()
+    assert output.read_text(encoding="utf-8") == captured.out
+    assert "hello from the model file" in captured.err
+
+
 def test_same_input_same_bytes(model_file: Path, tmp_path: Path) -> None:
     """Two runs write the same file but for `provenance`."""
     texts = []
@@ -163,8 +173,8 @@ def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "autopar", "plan", str(model), "--gpus", "2", "--cluster", "cpu-gloo", "-o", str(tmp_path / "plan.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "building\n" in iter(process.stdout.readline, "")
+        assert process.stderr is not None
+        assert "building\n" in iter(process.stderr.readline, "")
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     assert (130, "interrupted; nothing was written") == (process.returncode, error.strip())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from time import perf_counter
 
 import click
@@ -75,7 +77,7 @@ def plan(
         schedule=schedule,
         max_seconds=max_seconds or 0.0,
     )
-    with shown_progress() as progress:
+    with shown_progress() as progress, redirect_stdout(sys.stderr):  # what the user's code prints is no result
         progress("trace", 0, 1)
         started = perf_counter()
         source = load(target)
