@@ -14,6 +14,7 @@ from click import BadParameter
 from planner.cli.machine import Found, choose, nearest
 from planner.cli.main import run
 from planner.cli.mesh_degrees import MeshDegrees
+from planner.cli.precision import compute_dtype
 from planner.ir import plan_json
 from tests.example_plans import FULL, PLAIN
 
@@ -201,6 +202,7 @@ def test_gpus_here_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a100-80g", "NVIDIA A100-SXM4-80GB", 80),
         ("h100", "NVIDIA H100 80GB HBM3", 80),
         ("h200", "NVIDIA H200", 141),
+        ("gb200", "NVIDIA GB200", 186),
         ("v100", "Tesla V100-SXM2-32GB", 32),
         ("v100", "NVIDIA GeForce RTX 4090", 24),
     ],
@@ -251,3 +253,27 @@ def test_warnings_go_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str
     model.write_text(text, encoding="utf-8")
     assert 0 == run(["plan", str(model), "--gpus", "1", "--cluster", "cpu-gloo", "-o", str(tmp_path / "plan.json")])
     assert "warning: scale is a tensor but neither a parameter nor a buffer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("precision", "stored", "backend", "dtype"),
+    [
+        ("auto", "float32", "nccl", "bfloat16"),
+        ("auto", "float16", "nccl", None),
+        ("auto", "float32", "gloo", None),
+        ("model", "float32", "nccl", None),
+        ("bf16", "float32", "gloo", "bfloat16"),
+        ("fp16", "bfloat16", "nccl", "float16"),
+    ],
+)
+def test_precision(precision: str, stored: str, backend: str, dtype: str | None) -> None:
+    """bf16 for float32 models on GPUs, the model's own dtype elsewhere, and what was asked for."""
+    assert dtype == compute_dtype(precision, stored=stored, backend=backend)
+
+
+def test_precision_of_a_plan(model_file: Path, tmp_path: Path) -> None:
+    """On GPUs a float32 model computes in bfloat16 and reduces gradients in float32."""
+    output = tmp_path / "small.json"
+    assert 0 == run(["plan", str(model_file), "--gpus", "8", "--cluster", "h100", "-o", str(output)])
+    model = plan_json.load(output).model
+    assert ("float32", "bfloat16", "float32") == (model.dtype, model.compute_dtype, model.reduce_dtype)

@@ -9,10 +9,8 @@ from time import perf_counter
 import click
 
 from planner.cli.mesh_degrees import MeshDegrees
+from planner.cli.precision import CHOICES
 from planner.ir.options import RECOMPUTE, SCHEDULES
-
-PRECISIONS = ("auto", "model", "bf16", "fp16")
-"""What `planner.cli.precision` knows; repeated here so that `--help` needs no torch."""
 
 
 @click.command(short_help="Plan a model: from a model file to a plan file.")
@@ -28,7 +26,7 @@ PRECISIONS = ("auto", "model", "bf16", "fp16")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="auto", show_default=True, help="The pipeline schedule.")
 @click.option(
     "--precision",
-    type=click.Choice(PRECISIONS),
+    type=click.Choice(tuple(CHOICES)),
     default="auto",
     show_default=True,
     help="What forward and backward compute in; auto is bf16 for fp32 models on GPUs, else what the model is in.",
@@ -55,7 +53,7 @@ def plan(
     This runs the code in model.py. No GPU is needed.
     """
     from planner.cli.machine import choose
-    from planner.cli.precision import compute_dtype
+    from planner.cli.precision import built_once, compute_dtype, stored_dtype
     from planner.cli.progress import shown_progress
     from planner.cli.provenance import with_provenance
     from planner.cli.warnings import warnings
@@ -80,8 +78,9 @@ def plan(
     with shown_progress() as progress, redirect_stdout(sys.stderr):  # what the user's code prints is no result
         progress("trace", 0, 1)
         started = perf_counter()
-        source = load(target)
-        family = trace(source, compute_dtype=compute_dtype(precision, model=source.model, backend=machine.cluster.backend))
+        source = built_once(load(target))
+        dtype = compute_dtype(precision, stored=stored_dtype(source), backend=machine.cluster.backend)
+        family = trace(source, compute_dtype=dtype)
         trace_s = perf_counter() - started
         made = make_plan(family, machine.cluster, options, progress=progress)
         found = plan_json.canonical(with_provenance(made, target=target, trace_s=trace_s))

@@ -25,7 +25,7 @@ def overview(plan: Plan) -> Group:
         ("mesh", str(plan.mesh)),
         ("batch", _batch(plan)),
         ("schedule", _schedule(plan)),
-        ("recompute", ", ".join(f"{glob} {policy}" for glob, policy in plan.recompute) or "none"),
+        ("recompute", ", ".join(f"{glob} {policy}" for glob, policy in plan.recompute if policy != "none") or "none"),
         ("step time", _step_time(plan)),
         ("throughput", _throughput(plan)),
         ("MFU", f"{units.percent(plan.prediction.mfu)} (model FLOPs, without recompute, against the peak)"),
