@@ -33,6 +33,11 @@ class Call:
         """The shape of the first output."""
         return self.outputs[0].shape
 
+    @property
+    def where(self) -> str:
+        """` in MODULE`, for messages; empty outside modules."""
+        return f" in {self.op.module}" if self.op.module else ""
+
     def arg(self, position: int, default: Attr = None) -> Attr:
         """The non-tensor argument at `position`, `default` where the call ends before it."""
         if position >= len(self.op.args):

@@ -16,6 +16,8 @@ from planner.rules.view import reshape_groups
 
 _RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
+_REACH = 12
+"""Ops between the reshape and attention: rotary embeddings, norms of queries and keys, repeated KV heads."""
 _LOOKUP = "aten.embedding.default"
 
 
@@ -60,7 +62,7 @@ def _heads(graph: Graph) -> Iterator[_Size]:
     """Dims that a reshape splits out of a projection; fewer than its siblings have makes them KV heads."""
     found = []
     for op in graph.ops:
-        if op.target in _RESHAPES and (parameter := _projection(graph, op)) is not None:
+        if op.target in _RESHAPES and (parameter := _projection(graph, op)) is not None and _attended(graph, op):
             for count in _split_sizes(graph, op):
                 found.append((parameter, count))
     for parameter, count in found:
@@ -84,6 +86,19 @@ def _projection(graph: Graph, op: Op) -> Parameter | None:
     if source is None or source.target not in _PRODUCTS:
         return None
     return _weight(graph, source)
+
+
+def _attended(graph: Graph, op: Op) -> bool:
+    """Whether what `op` writes reaches an attention kernel or a batched product within a block's few steps."""
+    seen, frontier = {op.name}, [op]
+    for _ in range(_REACH):
+        frontier = [
+            reader for each in frontier for name in each.outputs for reader, _ in graph.consumers.get(name, ()) if reader.name not in seen
+        ]
+        seen.update(reader.name for reader in frontier)
+        if any("dot_product" in reader.target or "bmm" in reader.target for reader in frontier):
+            return True
+    return False
 
 
 def _weight(graph: Graph, product: Op) -> Parameter | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+from planner.errors import RuleError
 from planner.ir.graph import Tensor
 from planner.ir.placement import RP, Layout, P, R, S
 from planner.ir.strategy import Strategy
@@ -70,6 +71,13 @@ def quotient(call: Call) -> Iterator[Strategy]:
     yield repeated((P,) if len(call.inputs) == 1 else (P, RP), P)
 
 
+def without_gradient(call: Call) -> Iterator[Strategy]:
+    """Elementwise operators whose backward DTensor cannot run; RuleError where they have one."""
+    if any(tensor.requires_grad for tensor in call.outputs):
+        raise RuleError(f"no rule for {call.op.target} with a gradient{call.where}: it cannot run inside a tensor parallel region")
+    yield from pointwise(call)
+
+
 def nothing(call: Call) -> Iterator[Strategy]:
     """Only the all-replicated strategy, which the table adds."""
     yield from ()
@@ -80,7 +88,7 @@ _ANY = (
     "clamp_min.default", "elu.default", "empty_like.default", "eq.Scalar", "eq.Tensor", "floor.default", "floor_divide.default",
     "full_like.default", "ge.Scalar", "ge.Tensor", "gelu.default", "gt.Scalar", "gt.Tensor", "isinf.default", "isnan.default", "le.Scalar",
     "le.Tensor", "leaky_relu.default", "logical_and.default", "logical_not.default", "logical_or.default", "lt.Scalar", "lt.Tensor",
-    "masked_fill.Scalar", "maximum.default", "minimum.default", "ne.Scalar", "ne.Tensor", "ones_like.default", "polar.default", "pow.Scalar",
+    "masked_fill.Scalar", "maximum.default", "minimum.default", "ne.Scalar", "ne.Tensor", "ones_like.default", "pow.Scalar",
     "pow.Tensor_Tensor", "relu.default", "remainder.Scalar", "round.default", "sigmoid.default", "sign.default", "silu.default",
     "softplus.default", "tanh.default", "where.self", "zeros_like.default",
 )  # fmt: skip
@@ -94,6 +102,7 @@ _SMOOTH = (
 RULES: Rules = {
     **{f"aten.{name}": pointwise for name in _ANY},
     **{f"aten.{name}": smooth for name in _SMOOTH},
+    "aten.polar.default": without_gradient,
     "aten.neg.default": linear,
     "aten._to_copy.default": linear,
     "aten._conj.default": pointwise,

@@ -55,7 +55,7 @@ def strategies(op: Op, tensors: Mapping[str, Tensor], degree: int) -> tuple[Stra
     call = Call(op, tuple(tensors[name] for name in op.inputs), tuple(tensors[name] for name in op.outputs), degree)
     if op.target == "border":
         return transitions(call.inputs[0], degree)
-    rule = _rule(op)
+    rule = _rule(call)
     if degree == 1:
         return (replicated(call),)
     candidates = (_written(call, strategy) for strategy in (replicated(call), *rule(call)))
@@ -63,11 +63,11 @@ def strategies(op: Op, tensors: Mapping[str, Tensor], degree: int) -> tuple[Stra
     return tuple(dict.fromkeys(found))
 
 
-def _rule(op: Op) -> Rule:
-    rule = RULES.get(op.target) or RULES.get(_functional(op.target))
+def _rule(call: Call) -> Rule:
+    target = call.op.target
+    rule = RULES.get(target) or RULES.get(_functional(target))
     if rule is None:
-        where = f" in {op.module}" if op.module else ""
-        raise RuleError(f"no rule for {op.target}{where}: it cannot run inside a tensor parallel region")
+        raise RuleError(f"no rule for {target}{call.where}: it cannot run inside a tensor parallel region")
     return rule
 
 

@@ -238,3 +238,5 @@ DROPOUT = (
 
 
 CASES = (*EINSUM, *POINTWISE, *VIEW, *REDUCE, *NORM, *ATTENTION, *EMBEDDING, *LOSS, *CONV, *SCATTER, *DROPOUT)
+SELECTED = (EINSUM[0], EINSUM[4], *VIEW[1:6], VIEW[11], *ATTENTION[:3], EMBEDDING[0], NORM[0], REDUCE[3], LOSS[2], SCATTER[0])
+"""Enough to see a second degree: products, reshapes into heads, grouped queries, lookups, norms, losses."""

@@ -65,6 +65,11 @@ class Case:
         rest = "_".join(str(arg).replace(" ", "") for arg in self.args if not isinstance(arg, TensorArg | list))
         return f"{self.target}-{shapes}-{rest}"
 
+    @property
+    def defined(self) -> bool:
+        """Whether the result has a value at all."""
+        return "empty" not in self.target
+
     def call(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         packet, _, overload = self.target.removeprefix("aten.").rpartition(".")
         function = getattr(getattr(torch.ops.aten, packet), overload)
@@ -115,11 +120,6 @@ class Recorder(TorchDispatchMode):
             before, after = _bytes(args), _bytes(result)
             self.seen.append((_KINDS[name], after if _KINDS[name] == "all_gather" else before))
         return result
-
-
-def record() -> Recorder:
-    """A recorder of the collectives under it."""
-    return Recorder()
 
 
 def _bytes(value: Any) -> int:
@@ -232,6 +232,6 @@ def observe(case: Case, mesh: DeviceMesh, inputs: list[Placement], gradients: li
         tuple(None if g is None else from_torch(g.placements[0]) for g in found),
         tuple(forward.seen),
         tuple(backward.seen),
-        tuple(whole(out) for out in outputs),
+        tuple(whole(out) for out in outputs) if case.defined else (),
         tuple(None if g is None else whole(g) for g in found),
     )

@@ -10,7 +10,7 @@ from planner.ir.graph import TensorArg
 from planner.ir.placement import Layout, Placement, Shard
 from planner.ir.strategy import Collective, Strategy
 from planner.rules.table import strategies
-from tests.rules.oracle import Case, Spec, distribute, from_torch, ranks, record, whole
+from tests.rules.oracle import Case, Recorder, Spec, distribute, from_torch, ranks, whole
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -39,10 +39,10 @@ def test_it_communicates_what_the_two_strategies_declare(reduction: int) -> None
     with ranks(2) as mesh, loss_parallel():
         placed = distribute(logits, Shard(1), mesh)
         replicated = distribute(target, second.inputs[1].value, mesh)
-        with record() as forward:
+        with Recorder() as forward:
             log_probabilities = torch.ops.aten._log_softmax.default(placed, 1, False)
             loss, _ = torch.ops.aten.nll_loss_forward.default(log_probabilities, replicated, None, reduction, 3)
-        with record() as backward:
+        with Recorder() as backward:
             (gradient,) = torch.autograd.grad(loss, placed)
         stated = [(c.kind, c.nbytes) for c in (*first.collectives, *second.collectives) for _ in range(c.count)]
         assert stated == forward.seen
@@ -58,7 +58,7 @@ def test_half_precision_logits_are_reduced_in_single_precision() -> None:
     picked = Case(nll(1).target, (Spec((8, 16), dtype=torch.bfloat16), Spec((8,), high=16)), nll(1).args)
     assert (Collective("all_reduce", "tp", "forward", 32, 2),) == split_classes(half, 2).collectives
     assert (Collective("all_reduce", "tp", "forward", 16),) == split_classes(picked, 2).collectives
-    with ranks(2) as mesh, loss_parallel(), record() as forward:
+    with ranks(2) as mesh, loss_parallel(), Recorder() as forward:
         placed = distribute(half.tensors()[0], Shard(1), mesh)
         target = distribute(torch.zeros(8, dtype=torch.int64), Placement("R"), mesh)
         torch.ops.aten.nll_loss_forward.default(torch.ops.aten._log_softmax.default(placed, 1, False), target, None, 1, 3)
