@@ -74,9 +74,8 @@ class Rope(nn.Module):
         self.cos.copy_(angle.cos())
         self.sin.copy_(angle.sin())
 
-    def forward(self, seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """For `seq` positions, in the dtype of the activations: a bfloat16 step must not be promoted by float32 tables."""
-        return self.cos[:seq].to(dtype), self.sin[:seq].to(dtype)
+    def forward(self, seq: int) -> tuple[Tensor, Tensor]:
+        return self.cos[:seq], self.sin[:seq]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -199,7 +198,7 @@ class Mixtral(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        cos, sin = self.rope(tokens.shape[1], x.dtype)
+        cos, sin = (table.to(x.dtype) for table in self.rope(tokens.shape[1]))  # or a bfloat16 step would be promoted
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.head(self.norm(x))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.ir.batch import InputInfo
 from planner.ir.family import GraphFamily, coverage, flop_per_sample
 from planner.ir.fingerprint import fingerprint
-from planner.ir.graph import Graph
+from planner.ir.graph import Graph, Op
 from planner.ir.options import Options
 from planner.ir.placement import Layout, Placement, R, Replicate, Shard
 from planner.ir.plan import (
@@ -156,7 +156,7 @@ def _activations(chosen: Chosen) -> tuple[tuple[str, Activation], ...]:
             continue
         before, after = way.strategy.inputs[0], way.strategy.outputs[0]
         if before != after or (op.outputs[0] in cut and after != R):
-            found[border_name(chosen.graph, op.border)] = _activation(before, after)
+            found[_border_name(chosen.graph, op)] = _activation(before, after)
     return tuple(sorted(found.items()))
 
 
@@ -164,10 +164,10 @@ def _activation(before: Layout, after: Layout) -> Activation:
     return Activation(value_from=before.value, value=after.value, grad_from=after.grad, grad=before.grad)
 
 
-def border_name(graph: Graph, border: str) -> str:
-    """A border's name in the plan, its module as a glob."""
-    fqn, _, rest = border.partition(":")
-    return f"{graph.glob(fqn)}:{rest}"
+def _border_name(graph: Graph, op: Op) -> str:
+    """A border's name in the plan, with a glob where it stands for one in every copy of a block."""
+    fqn, _, rest = op.border.partition(":")
+    return f"{graph.glob(fqn) if op.name in graph.region_of else fqn}:{rest}"
 
 
 def _ties(family: GraphFamily) -> tuple[tuple[str, ...], ...]:

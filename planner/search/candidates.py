@@ -118,8 +118,8 @@ def _of_mesh(mesh: Mesh, samples: int, legality: Legality, options: Options) -> 
 
 
 def _zero_levels(mesh: Mesh, microbatches: int, options: Options) -> Iterable[int]:
-    """0 needs every rank to hold everything, 1-3 shard over dp_shard; 2 differs from 1 only with several microbatches and one stage."""
-    several = [1, 3] if mesh.pp > 1 or microbatches == 1 else [1, 2, 3]
+    """0 needs every rank to hold everything, 1-3 shard over dp_shard; 2 differs from 1 only with several microbatches."""
+    several = [1, 3] if microbatches == 1 else [1, 2, 3]
     return [level for level in ([0] if mesh.dp_shard == 1 else several) if options.zero in (None, level)]
 
 

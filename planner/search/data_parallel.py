@@ -1,9 +1,10 @@
 """What data parallelism moves for one stage, as FSDP2 does it: one unit per block copy and one for the rest.
 
     gather   all_gather over dp_shard of the padded shards in the compute dtype     zero 1, 2: once a step; 3: every microbatch, blocks in
-                                                                                    forward and again in backward, the rest in forward
-    reduce   reduce_scatter over dp_shard in the reduce dtype; zero 0: all_reduce   zero 1: once a step; 2, 3: every microbatch; with several
-             over dp_replicate                                                      stages once a step at every level
+                                                                                    forward and again in backward, the rest whenever it
+                                                                                    is not there (see `rest_gathers`)
+    reduce   reduce_scatter over dp_shard in the reduce dtype; zero 0: all_reduce   zero 0, 1: once a step; 2, 3: every microbatch
+             over dp_replicate
     HSDP     all_reduce of the reduced shard over dp_replicate                      once a step
     R/P      all_reduce over tp of each parameter whose gradient is partial         as often as reduce; all together in one if dp is 1
 
@@ -41,44 +42,43 @@ class DataParallel:
     gathers: tuple[Collective, ...]
     reductions: tuple[Collective, ...]
     replications: tuple[Collective, ...]
-    forward_gathers: int
-    backward_gathers: int
+    block_gathers: tuple[int, int]
+    rest_gathers: tuple[int, int]
     reduces: int
     microbatches: int
     has_rest: bool
 
     @property
-    def gathered_again(self) -> tuple[Collective, ...]:
-        """The units that are gathered a second time, for backward: the rest stays gathered in between."""
-        return self.gathers[:-1] if self.has_rest else self.gathers
-
-    @property
     def collectives(self) -> tuple[Collective, ...]:
         """All of a step."""
-        found = [_times(c, "forward", self.forward_gathers) for c in self.gathers]
-        found += [_times(c, "backward", self.backward_gathers) for c in self.gathered_again]
+        blocks, rest = (self.gathers[:-1], self.gathers[-1:]) if self.has_rest else (self.gathers, ())
+        found = []
+        for gathers, counts in ((blocks, self.block_gathers), (rest, self.rest_gathers)):
+            for phase, count in zip(("forward", "backward"), counts, strict=True):
+                found += [_times(c, phase, count) for c in gathers]
         found += [_times(c, "backward", self.reduces) for c in self.reductions]
         found += [_times(c, "backward", 1) for c in self.replications]
         return tuple(c for c in found if c.count)
 
     def exposed(self, cluster: Cluster, mesh: Mesh, *, forward_s: float, backward_s: float) -> Exposed:
         """Seconds of gathers and reductions that the given compute of one microbatch does not hide."""
-        gather, again, reduce, replicate = (
-            [traffic_s((c,), cluster, mesh) for c in kind] for kind in (self.gathers, self.gathered_again, self.reductions, self.replications)
+        gather, reduce, replicate = (
+            [traffic_s((c,), cluster, mesh) for c in kind] for kind in (self.gathers, self.reductions, self.replications)
         )
+        again = gather[: len(gather) - self.has_rest] if self.block_gathers[1] else []
         once = exposed_s(replicate, backward_s)
         forward = exposed_s(gather, forward_s)
-        if self.forward_gathers < self.microbatches:
+        if self.block_gathers[0] < self.microbatches:
             once, forward = once + forward, 0.0
         every = self.reduces == self.microbatches > 1
-        backward = exposed_s([*(again if self.backward_gathers else ()), *(reduce if every else ())], backward_s)
+        backward = exposed_s([*again, *(reduce if every else ())], backward_s)
         if not every:
             once += exposed_s(reduce, backward_s)
         return Exposed((forward, backward), once)
 
 
-def stage_traffic(part: Sequence[PlacedUnit], candidate: Candidate, precision: Precision) -> DataParallel:
-    """What one rank of a stage made of `part` moves along dp_shard and dp_replicate."""
+def stage_traffic(part: Sequence[PlacedUnit], stage: int, candidate: Candidate, precision: Precision) -> DataParallel:
+    """What one rank of stage number `stage`, made of `part`, moves along dp_shard and dp_replicate."""
     mesh, count, zero = candidate.mesh, candidate.microbatches, candidate.zero
     groups = [group for group in fsdp_units(part) if group]
     gathers = tuple(_gather(group, mesh, precision) for group in groups) if zero else ()
@@ -88,17 +88,30 @@ def stage_traffic(part: Sequence[PlacedUnit], candidate: Candidate, precision: P
         gathers,
         reductions,
         tuple(replace(c, kind="all_reduce", axis="dp_replicate", nbytes=c.nbytes // mesh.dp_shard) for c in reductions) if hybrid else (),
-        forward_gathers=count if zero == 3 else min(1, zero),
-        backward_gathers=count if zero == 3 else 0,
+        block_gathers=(count, count) if zero == 3 else (min(1, zero), 0),
+        rest_gathers=rest_gathers(stage, candidate) if zero == 3 else (min(1, zero), 0),
         reduces=reduces_per_step(candidate) if reductions else 0,
         microbatches=count,
         has_rest=bool(fsdp_units(part)[-1]),
     )
 
 
+def rest_gathers(stage: int, candidate: Candidate) -> tuple[int, int]:
+    """How often ZeRO 3 gathers what is in no block, forward and backward: it stays from a forward until the next backward has used it.
+
+    A stage that runs w forwards ahead, then m - w pairs, then w backwards gathers for the first forward of each run and for each backward
+    that follows another one.
+    """
+    count = candidate.microbatches
+    ahead = count if candidate.schedule == "gpipe" else min(candidate.mesh.pp - stage - 1, count)
+    if ahead == count:
+        return 1, count - 1
+    return count - ahead, ahead
+
+
 def reduces_per_step(candidate: Candidate) -> int:
     """How often a step reduces gradients."""
-    return candidate.microbatches if candidate.zero >= 2 and candidate.mesh.pp == 1 else 1
+    return candidate.microbatches if candidate.zero >= 2 else 1
 
 
 def partial_gradients(part: Sequence[PlacedUnit], candidate: Candidate, precision: Precision) -> tuple[Collective, ...]:

@@ -100,7 +100,7 @@ def evaluate(placed: Placed, candidate: Candidate, setting: Setting, *, incumben
     memory = tuple(_memory(part, index, candidate, setting) for index, part in enumerate(parts))
     if max(kinds.total for kinds in memory) > setting.limit_bytes:
         return Rejected.MEMORY
-    costs = tuple(_stage_cost(part, candidate, setting) for part in parts)
+    costs = tuple(_stage_cost(part, index, candidate, setting) for index, part in enumerate(parts))
     least = stages_bound_s([c.forward_s for c in costs], [c.backward_s for c in costs], candidate.microbatches)
     if incumbent_s is not None and least >= incumbent_s:
         return Rejected.BOUND
@@ -147,12 +147,12 @@ def _passing_bytes(unit: PlacedUnit, candidate: Candidate, setting: Setting) -> 
     return kinds.total - lasting.parameters - lasting.gradients - lasting.optimizer
 
 
-def _stage_cost(part: tuple[PlacedUnit, ...], candidate: Candidate, setting: Setting) -> StageCost:
+def _stage_cost(part: tuple[PlacedUnit, ...], index: int, candidate: Candidate, setting: Setting) -> StageCost:
     again = [unit for unit in part if candidate.recompute == "full" and unit.block]
     forward, backward = sum(u.forward_s for u in part), sum(u.backward_s for u in part)
     recompute = sum(u.forward_s for u in again)
     tp = (sum(u.forward_tp_s for u in part), sum(u.backward_tp_s for u in part) + sum(u.repeated_tp_s for u in again))
-    traffic = stage_traffic(part, candidate, setting.precision)
+    traffic = stage_traffic(part, index, candidate, setting.precision)
     exposed = traffic.exposed(setting.cluster, candidate.mesh, forward_s=forward + tp[0], backward_s=backward + recompute + tp[1])
     partial = traffic_s(partial_gradients(part, candidate, setting.precision), setting.cluster, candidate.mesh)
     trainable = stage_memory(part, candidate, flying=0, buffer_bytes=0).trainable_numel

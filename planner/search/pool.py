@@ -197,5 +197,5 @@ def _units(space: Space, solution: Solution) -> Placed:
 def _key(candidate: Candidate) -> tuple[int, int, bool, int]:
     """What decides the fastest placement: microbatch, degree, recompute, and whether every microbatch pays for partial gradients. Where they
     are reduced once a step, the placement takes them as free; the evaluation does not."""
-    every = candidate.mesh.tp > 1 and candidate.zero >= 2 and candidate.mesh.pp == 1
+    every = candidate.mesh.tp > 1 and candidate.zero >= 2
     return candidate.microbatch_size, candidate.mesh.tp, candidate.recompute == "full", int(every)

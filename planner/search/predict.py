@@ -49,7 +49,7 @@ def stage_collectives(best: Evaluation, index: int, setting: Setting) -> tuple[C
         *_reporting(candidate),
         *_messages(best, index),
         *_shared(best, index, setting),
-        *stage_traffic(cost.units, candidate, setting.precision).collectives,
+        *stage_traffic(cost.units, index, candidate, setting.precision).collectives,
     ]
     return merged(found)
 

@@ -152,7 +152,7 @@ class StageMemory:
 def memory_kinds(stage: StageMemory, candidate: Candidate, cluster: Cluster, precision: Precision) -> MemoryKinds:
     """Bytes on one rank by kind, at the peak."""
     mesh = candidate.mesh
-    accumulates = mesh.pp > 1 or (candidate.zero < 2 and candidate.microbatches > 1)
+    accumulates = candidate.zero < 2 and candidate.microbatches > 1
     state = state_bytes(
         Weights(stage.numel, stage.trainable_numel, stage.block_numel),
         precision=precision,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.ir.graph import Graph, Op, Parameter
+from planner.ir.graph import Graph, Op, Parameter, Region
 from planner.ir.placement import Layout
 from planner.ir.strategy import Collective
 from planner.search.price import local_bytes
@@ -98,12 +98,11 @@ def place(space: Space, picks: Sequence[int]) -> tuple[PlacedUnit, ...]:
     before: list[Op] = []
     for name, ops in grouped.items():
         region = regions.get(name)
-        first = _unit(space, ops, chosen, layouts, name, region is not None, _crossing(graph, before, ()))
-        units.append(first)
+        units.append(_unit(space, ops, chosen, layouts, name, region is not None, _crossing(graph, before, None)))
         if region:
-            between = _crossing(graph, [*before, *ops], region.ops)
-            sent = _messages(space, between, layouts)
-            units.extend(replace(first, begin=copy, crossings=between, messages=sent) for copy in region.copies[1:])
+            body = [op for op in ops if op.name in region.ops]  # the first copy may have a border of its own before it
+            copy = _unit(space, body, chosen, layouts, region.copies[1], True, _crossing(graph, [*before, *ops], region))
+            units.extend(replace(copy, begin=begin) for begin in region.copies[1:])
         before.extend(ops)
     return tuple(units)
 
@@ -112,20 +111,23 @@ def _made(decision: Decision) -> tuple[str, ...]:
     return decision.op.outputs if decision.op else (decision.name,)
 
 
-def _crossing(graph: Graph, before: Sequence[Op], again: Sequence[str]) -> tuple[str, ...]:
-    """Tensors that ops so far made and later ones read: what a cut here sends. `again` are ops that will run once more, as another copy.
+def _crossing(graph: Graph, before: Sequence[Op], inside: Region | None) -> tuple[str, ...]:
+    """Tensors that ops so far made and later ones read: what a cut here sends. Between two copies of the block `inside`, its ops are both
+    behind and ahead: what they carry is sent, and what they all read from outside.
 
     What follows from the batch and buffers alone is not sent: each stage computes it again.
     """
-    done = {op.name for op in before} - set(again)
-    carried = {written for region in graph.regions if set(region.ops) & set(again) for _, written in region.carried}
+    again = frozenset(inside.ops if inside else ())
+    reads, written = ({pair[0] for pair in inside.carried}, {pair[1] for pair in inside.carried}) if inside else (set(), set())
+    done = {op.name for op in before} - again
     sent = _from_parameters(graph)
-    return tuple(
-        name
-        for op in before
-        for name in op.outputs
-        if name in sent and (name in carried or (op.name not in again and any(r.name not in done for r, _ in graph.consumers.get(name, ()))))
-    )
+
+    def crosses(op: Op, name: str) -> bool:
+        if name in written:
+            return True
+        return op.name not in again and name not in reads and any(r.name not in done for r, _ in graph.consumers.get(name, ()))
+
+    return tuple(name for op in before for name in op.outputs if name in sent and crosses(op, name))
 
 
 def _from_parameters(graph: Graph) -> frozenset[str]:
@@ -150,7 +152,8 @@ def _unit(
     ways = [chosen[op.name][1] for op in ops]
     prices = [way.price for way in ways]
     entry = [name for region in graph.regions if set(region.ops) & {op.name for op in ops} for name, _ in region.carried]
-    inner = [way for op, way in zip(ops, ways, strict=True) if not op.border.startswith(f"{begin}:")]
+    own = f"{next((r.copies[0] for r in graph.regions if begin in r.copies), begin)}:"
+    inner = [way for op, way in zip(ops, ways, strict=True) if not op.border.startswith(own)]
     used = dict.fromkeys(name for op in ops for name in op.inputs)
     parameters = [p for p in graph.parameters if p.tensor in used]
     return PlacedUnit(
