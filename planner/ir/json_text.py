@@ -25,10 +25,12 @@ def render(value: Json) -> str:
 def parse(text: str) -> Json:
     """The value of a JSON text.
 
-    Raises PlanError for text that ends early or is no JSON, for a key given twice, and for numbers that are not finite.
+    Raises PlanError for text that ends early or is no JSON, for a key given twice, for numbers that are not finite, and for strings that are
+    not Unicode.
     """
     try:
         value: Json = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_finite, parse_float=_finite)
+        render(value).encode()  # half a surrogate pair (\ud800) is JSON but no text
     except PlanError:
         raise
     except json.JSONDecodeError as error:

@@ -177,8 +177,9 @@ def test_wrong_value_is_named(place: tuple[str, ...], update: dict[str, Any], me
         ('{"format": 1e999}', "1e999 is too large"),
         ("[" * 100_000, "this is not usable JSON"),
         ("9" * 10_000, "this is not usable JSON"),
+        ('{"format": "\\ud800"}', "surrogates not allowed"),
     ],
-    ids=["empty", "array", "repeated", "nan", "huge float", "deep", "huge integer"],
+    ids=["empty", "array", "repeated", "nan", "huge float", "deep", "huge integer", "half a surrogate pair"],
 )
 def test_dubious_json_is_refused(text: str, message: str) -> None:
     """JSON that Python would take but a plan may not hold."""
@@ -252,3 +253,19 @@ def test_what_would_be_refused_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"prediction\.bubble_of_total: expected at least 0, found -0\.1"):
         plan_json.save(replace(FULL, prediction=replace(FULL.prediction, bubble_of_total=-0.1)), tmp_path / "plan.json")
     assert [] == list(tmp_path.iterdir())
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_damaged_text_never_breaks_the_reader(data: st.DataObject) -> None:
+    """Whatever is cut, doubled or overwritten: a PlanError, or a plan that is written as it was read."""
+    text = plan_json.write(FULL)
+    start = data.draw(st.integers(0, len(text)))
+    length = data.draw(st.integers(0, 40))
+    patch = data.draw(st.one_of(st.text(max_size=5), st.sampled_from(("null", "1e400", "-1", "{}", "[]", '"', ",", "9" * 5000, "\\ud800"))))
+    damaged = text[:start] + patch + text[start + length :]
+    try:
+        plan = plan_json.read(damaged)
+    except PlanError:
+        return
+    assert plan == plan_json.read(plan_json.write(plan))
