@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 
 def gib(nbytes: float) -> str:
-    """`79.6 GiB`; under a tenth of a GiB in MiB or KiB."""
+    """`79.6 GiB`; under a tenth of a GiB in MiB, KiB or B."""
     if nbytes >= 0.1 * 2**30:
         return f"{nbytes / 2**30:,.1f} GiB"
     if nbytes >= 0.1 * 2**20:
         return f"{nbytes / 2**20:.1f} MiB"
-    return f"{nbytes / 2**10:.1f} KiB" if nbytes else "0"
+    if nbytes >= 0.1 * 2**10:
+        return f"{nbytes / 2**10:.1f} KiB"
+    return f"{nbytes:.0f} B" if nbytes else "0"
 
 
 def duration(seconds: float) -> str:

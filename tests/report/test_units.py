@@ -16,6 +16,7 @@ from planner.report import units
         ("1,536.0 GiB", units.gib(1536 * 2**30)),
         ("60.0 MiB", units.gib(60 * 2**20)),
         ("2.0 KiB", units.gib(2048)),
+        ("16 B", units.gib(16)),
         ("0", units.gib(0)),
         ("1,234 s", units.duration(1234)),
         ("12.3 s", units.duration(12.34)),
