@@ -1,6 +1,6 @@
-"""Convolution, pooling, upsampling of images (batch, channels, height, width).
+"""Convolution, pooling and upsampling of images (batch, channels, height, width).
 
-A convolution may be split over the batch only: DTensor takes other splits and returns wrong values without an error. Pooling and nearest
+A convolution may be split over the batch only: DTensor takes other splits and returns wrong values without an error. Pooling and
 upsampling treat every channel alone.
 """
 
@@ -30,4 +30,5 @@ RULES: Rules = {
     "aten.max_pool2d_with_indices.default": per_channel,
     "aten._adaptive_avg_pool2d.default": per_channel,
     "aten.upsample_nearest2d.default": per_channel,
+    "aten.upsample_bilinear2d.default": per_channel,
 }

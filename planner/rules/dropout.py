@@ -9,4 +9,6 @@ from __future__ import annotations
 from planner.rules.call import Rules
 from planner.rules.pointwise import pointwise
 
-RULES: Rules = dict.fromkeys(("aten.native_dropout.default", "aten.bernoulli_.float"), pointwise)
+RULES: Rules = dict.fromkeys(
+    ("aten.native_dropout.default", "aten.bernoulli_.float", "aten.rand_like.default", "aten.randn_like.default"), pointwise
+)

@@ -1,4 +1,4 @@
-"""Matrix products: mm, addmm, bmm, baddbmm.
+"""Matrix products: mm, addmm, bmm, baddbmm, mv, dot.
 
 Written as an equation such as `bmk,bkn->bmn`, a letter may be split over the ranks:
 
@@ -62,7 +62,15 @@ def _bias(out: Layout, shape: tuple[int, ...], ndim: int) -> Layout:
     return S(dim) if dim >= 0 and shape[dim] > 1 else RP
 
 
+def dot(call: Call) -> Iterator[Strategy]:
+    """A product of vectors; DTensor lets no sums through it."""
+    yield divided((S(0), S(0)), P)
+    yield partial_gradient(call)
+
+
 RULES: Rules = {
+    "aten.dot.default": dot,
+    "aten.mv.default": product("mk", "k", "m"),
     "aten.mm.default": product("mk", "kn", "mn"),
     "aten.bmm.default": product("bmk", "bkn", "bmn"),
     "aten.addmm.default": biased_product("mk", "kn", "mn"),

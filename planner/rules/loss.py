@@ -34,14 +34,19 @@ def _target(tensor: Tensor, dim: int) -> tuple[Layout, ...]:
 
 
 def elementwise_loss(call: Call) -> Iterator[Strategy]:
-    """mse_loss, binary_cross_entropy_with_logits: (input, target, ..., reduction)."""
-    yield partial_gradient(call)
+    """Losses of one number each: (input, target, ..., reduction)."""
     reduction = next(arg for arg in call.op.args if isinstance(arg, int) and not isinstance(arg, bool))
     if reduction == MEAN:
         return
     for dim in range(len(call.shapes[0])):
         for targets in product(*(_target(tensor, dim) for tensor in call.inputs[1:])):
             yield divided((S(dim), *targets), _reduced(reduction, dim))
+
+
+def smooth_loss(call: Call) -> Iterator[Strategy]:
+    """Those whose backward multiplies the gradient by a tensor: a gradient that is a sum may pass."""
+    yield from elementwise_loss(call)
+    yield partial_gradient(call)
 
 
 def nll_loss(call: Call) -> Iterator[Strategy]:
@@ -75,6 +80,8 @@ def _classes(call: Call) -> Layout:
 RULES: Rules = {
     "aten._log_softmax.default": log_softmax,
     "aten.nll_loss_forward.default": nll_loss,
-    "aten.mse_loss.default": elementwise_loss,
-    "aten.binary_cross_entropy_with_logits.default": elementwise_loss,
+    "aten.mse_loss.default": smooth_loss,
+    "aten.binary_cross_entropy_with_logits.default": smooth_loss,
+    "aten.smooth_l1_loss.default": elementwise_loss,
+    "aten.huber_loss.default": elementwise_loss,
 }

@@ -84,19 +84,20 @@ def nothing(call: Call) -> Iterator[Strategy]:
 
 
 _ANY = (
-    "bitwise_and.Tensor", "bitwise_not.default", "bitwise_or.Tensor", "ceil.default", "clamp.default", "clamp_max.default",
+    "bitwise_and.Tensor", "bitwise_not.default", "bitwise_or.Tensor", "ceil.default", "celu.default", "clamp.default", "clamp_max.default",
     "clamp_min.default", "elu.default", "empty_like.default", "eq.Scalar", "eq.Tensor", "floor.default", "floor_divide.default",
     "full_like.default", "ge.Scalar", "ge.Tensor", "gelu.default", "gt.Scalar", "gt.Tensor", "isinf.default", "isnan.default", "le.Scalar",
     "le.Tensor", "leaky_relu.default", "logical_and.default", "logical_not.default", "logical_or.default", "lt.Scalar", "lt.Tensor",
     "masked_fill.Scalar", "maximum.default", "minimum.default", "ne.Scalar", "ne.Tensor", "ones_like.default", "pow.Scalar",
-    "pow.Tensor_Tensor", "relu.default", "remainder.Scalar", "round.default", "sigmoid.default", "sign.default", "silu.default",
-    "softplus.default", "tanh.default", "where.self", "zeros_like.default",
+    "pow.Tensor_Tensor", "relu.default", "remainder.Scalar", "round.default", "selu.default", "sigmoid.default", "sign.default", "silu.default",
+    "softplus.default", "tanh.default", "where.ScalarOther", "where.self", "zeros_like.default",
 )  # fmt: skip
 
 _SMOOTH = (
-    "abs.default", "add.Scalar", "cos.default", "erf.default", "exp.default", "expm1.default", "lerp.Scalar", "log.default", "log1p.default",
-    "mish.default", "pow.Tensor_Scalar", "reciprocal.default", "rsqrt.default", "rsub.Scalar", "sin.default", "sqrt.default",
-    "square.default", "sub.Scalar",
+    "abs.default", "add.Scalar", "addcmul.default", "atan.default", "atan2.default", "cos.default", "cosh.default", "erf.default",
+    "exp.default", "exp2.default", "expm1.default", "lerp.Scalar", "log.default", "log1p.default", "log2.default", "mish.default",
+    "nan_to_num.default", "pow.Tensor_Scalar", "reciprocal.default", "rsqrt.default", "rsub.Scalar", "sin.default", "sinh.default",
+    "sqrt.default", "square.default", "sub.Scalar", "tan.default",
 )  # fmt: skip
 
 RULES: Rules = {

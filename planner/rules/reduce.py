@@ -76,9 +76,10 @@ RULES: Rules = {
     **dict.fromkeys(("aten.amax.default", "aten.amin.default", "aten.logsumexp.default"), smooth_reduction(1)),
     **dict.fromkeys(("aten.var.correction", "aten.var_mean.correction"), smooth_reduction(1)),
     "aten.linalg_vector_norm.default": smooth_reduction(2),
-    **dict.fromkeys(("aten.max.dim", "aten.min.dim", "aten.argmax.default", "aten.argmin.default"), reduction(1)),
+    **dict.fromkeys(("aten.max.dim", "aten.min.dim", "aten.argmax.default", "aten.argmin.default", "aten.std.correction"), reduction(1)),
     **dict.fromkeys(("aten.any.dim", "aten.all.dim"), reduction(1)),
-    **dict.fromkeys(("aten._softmax.default", "aten._safe_softmax.default", "aten.cumsum.default"), along(1)),
+    **dict.fromkeys(("aten._softmax.default", "aten._safe_softmax.default", "aten.cumsum.default", "aten.logcumsumexp.default"), along(1)),
     "aten.topk.default": along(2),
-    "aten.sort.default": along(1),
+    **dict.fromkeys(("aten.sort.default", "aten.argsort.default"), along(1)),
+    **dict.fromkeys(("aten.any.default", "aten.all.default"), reduction(None)),
 }

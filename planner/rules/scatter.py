@@ -60,7 +60,19 @@ def index(call: Call) -> Iterator[Strategy]:
         yield repeated((RP, R), RP)
 
 
+def one_hot(call: Call) -> Iterator[Strategy]:
+    """one_hot(indices, classes): a new last dim."""
+    yield from (divided((S(dim),), S(dim)) for dim in range(len(call.shapes[0])))
+
+
+def bucketize(call: Call) -> Iterator[Strategy]:
+    """bucketize(x, boundaries)."""
+    yield from (divided((S(dim), R), S(dim)) for dim in range(len(call.out)))
+
+
 RULES: Rules = {
+    "aten.one_hot.default": one_hot,
+    "aten.bucketize.Tensor": bucketize,
     "aten.gather.default": positional,
     "aten.scatter.src": positional,
     "aten.scatter.value": positional,

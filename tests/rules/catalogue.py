@@ -32,6 +32,8 @@ EINSUM = (
     binary("mm.default", F((6, 5)), F((5, 4))),
     Case("aten.addmm.default", (F((4,)), F((8, 16)), F((16, 4))), (A, B, C)),
     Case("aten.addmm.default", (frozen(4), F((8, 16)), F((16, 4))), (A, B, C)),
+    binary("dot.default", F((8,)), F((8,))),
+    binary("mv.default", F((8, 16)), F((16,))),
     binary("bmm.default", F((4, 8, 16)), F((4, 16, 4))),
     Case("aten.baddbmm.default", (F((4, 1, 4)), F((4, 8, 16)), F((4, 16, 4))), (A, B, C)),
     Case("aten.baddbmm.default", (F((4, 8, 4)), F((4, 8, 16)), F((4, 16, 4))), (A, B, C)),
@@ -40,8 +42,9 @@ EINSUM = (
 _UNARY = (
     "abs", "ceil", "cos", "elu", "erf", "exp", "expm1", "floor", "gelu", "isinf", "isnan", "leaky_relu", "mish", "neg", "relu", "round",
     "sigmoid", "sign", "silu", "sin", "softplus", "square", "tanh", "zeros_like", "ones_like", "empty_like",
+    "celu", "selu", "atan", "cosh", "sinh", "exp2", "tan", "nan_to_num",
 )  # fmt: skip
-_POSITIVE = ("log", "log1p", "reciprocal", "rsqrt", "sqrt")
+_POSITIVE = ("log", "log2", "log1p", "reciprocal", "rsqrt", "sqrt")
 _WITH_NUMBER = (
     "add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar",
     "pow.Tensor_Scalar", "remainder.Scalar", "clamp_min.default", "clamp_max.default", "full_like.default",
@@ -67,6 +70,9 @@ POINTWISE = (
     binary("div.Tensor", F((4, 8)), frozen(positive=True)),
     *(binary(f"{name}.default", F((4, 8)), F((4, 8))) for name in ("maximum", "minimum")),
     binary("pow.Tensor_Tensor", F((4, 8), positive=True), F((4, 8))),
+    binary("atan2.default", F((4, 8)), F((4, 8))),
+    Case("aten.addcmul.default", (F((4, 8)), F((4, 8)), F((4, 8))), (A, B, C)),
+    Case("aten.where.ScalarOther", (F((4, 8), dtype=BOOL), F((4, 8))), (A, B, 0.0)),
     binary("lerp.Scalar", F((4, 8)), F((4, 8)), 0.3),
     binary("polar.default", frozen(4, 8, positive=True), frozen(4, 8)),
     binary("masked_fill.Scalar", F((4, 4, 8, 8)), F((8, 8), dtype=BOOL), -1e9),
@@ -163,6 +169,11 @@ REDUCE = (
     unary("topk.default", 2, -1),
     unary("topk.default", 2),
     unary("sort.default", -1),
+    unary("argsort.default", -1),
+    unary("logcumsumexp.default", 1),
+    unary("std.correction", [-1]),
+    Case("aten.any.default", (F((4, 8), dtype=BOOL),), (A,)),
+    Case("aten.all.default", (F((4, 8), dtype=BOOL),), (A,)),
     Case("aten.any.dim", (F((4, 8), dtype=BOOL),), (A, 1)),
     Case("aten.all.dim", (F((4, 8), dtype=BOOL),), (A, 1)),
     Case("aten.cumsum.default", (F((4, 8), high=3),), (A, -1)),
@@ -204,6 +215,7 @@ LOSS = (
     unary("_log_softmax.default", 2, False),
     *(Case("aten.nll_loss_forward.default", (F((8, 16)), F((8,), high=16)), (A, B, None, reduction, -100)) for reduction in (0, 1, 2)),
     *(binary("mse_loss.default", F((4, 8)), frozen(4, 8), reduction) for reduction in (0, 1, 2)),
+    *(binary(f"{name}.default", F((4, 8)), frozen(4, 8), reduction) for name in ("huber_loss", "smooth_l1_loss") for reduction in (0, 1, 2)),
     *(
         binary("binary_cross_entropy_with_logits.default", F((4, 8)), frozen(4, 8, positive=True), None, None, reduction)
         for reduction in (0, 1, 2)
@@ -216,6 +228,7 @@ CONV = (
     Case("aten.convolution.default", (F((4, 8, 8)), F((4, 8, 3))), (A, B, None, [1], [1], [1], False, [0], 1)),
     unary("max_pool2d_with_indices.default", [2, 2], [2, 2], shape=(4, 8, 8, 8)),
     unary("_adaptive_avg_pool2d.default", [2, 2], shape=(4, 8, 8, 8)),
+    unary("upsample_bilinear2d.default", [16, 16], False, shape=(4, 8, 8, 8)),
     unary("upsample_nearest2d.default", [16, 16], 2.0, 2.0, shape=(4, 8, 8, 8)),
 )
 
@@ -227,16 +240,25 @@ SCATTER = (
     Case("aten.scatter_add.default", (F((8, 16)), F((8, 4), high=16), F((8, 4))), (A, 1, B, C)),
     Case("aten.index_select.default", (F((8, 16)), F((4,), high=8)), (A, 0, B)),
     Case("aten.index_add.default", (F((8, 16)), F((4,), high=8), F((4, 16))), (A, 0, B, C)),
+    Case("aten.one_hot.default", (F((4, 8), high=8),), (A, 8)),
+    Case("aten.bucketize.Tensor", (frozen(4, 8), frozen(4)), (A, B)),
     Case("aten.index.Tensor", (F((8, 16)), F((4,), high=8)), (A, [B])),
     Case("aten.index.Tensor", (F((4, 8, 16)), F((4,), high=8)), (A, [None, B])),
 )
 
+CREATE = (
+    *(unary(f"{name}.default", [4, 8]) for name in ("new_ones", "new_zeros", "new_empty")),
+    unary("new_full.default", [16], 2.0),
+    Case("aten.new_ones.default", (F((4, 8), high=3),), (A, [4, 8])),
+)
+
 DROPOUT = (
+    *(unary(f"{name}.default") for name in ("rand_like", "randn_like")),
     unary("native_dropout.default", 0.0, True),
     Case("aten.bernoulli_.float", (frozen(4, 8),), (A, 1.0)),
 )
 
 
-CASES = (*EINSUM, *POINTWISE, *VIEW, *REDUCE, *NORM, *ATTENTION, *EMBEDDING, *LOSS, *CONV, *SCATTER, *DROPOUT)
+CASES = (*EINSUM, *POINTWISE, *VIEW, *REDUCE, *NORM, *ATTENTION, *EMBEDDING, *LOSS, *CONV, *SCATTER, *CREATE, *DROPOUT)
 SELECTED = (EINSUM[0], EINSUM[4], *VIEW[1:6], VIEW[11], *ATTENTION[:3], EMBEDDING[0], NORM[0], REDUCE[3], LOSS[2], SCATTER[0])
 """Enough to see a second degree: products, reshapes into heads, grouped queries, lookups, norms, losses."""
