@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from planner.ir.graph import Graph, Op, Region
+from planner.ir.names import block_glob
 
 _COPY = re.compile(r"(.*?)(\d+)")
 
@@ -145,8 +146,9 @@ def _folded(graph: Graph, run: tuple[tuple[_Block, ...], tuple[tuple[str, str], 
     gone = {op.name for block in blocks[1:] for op in block.ops}
     renamed = dict(zip(last.writes, first.writes, strict=True))
     dropped = tuple(block.fqn + "." for block in blocks[1:])
-    stem = first.fqn.rpartition(".")
-    glob = ".".join(filter(None, (stem[0], _COPY.sub(r"\1*", stem[2]))))
+    stem = first.fqn.rstrip("0123456789")
+    siblings = {stem + op.module.removeprefix(stem).partition(".")[0] for op in graph.ops if op.module.startswith(stem)}
+    glob = block_glob(stem, tuple(int(block.fqn.removeprefix(stem)) for block in blocks), alone=siblings <= {block.fqn for block in blocks})
 
     def kept(op: Op) -> Op:
         names = tuple(renamed.get(name, name) for name in op.inputs)

@@ -18,8 +18,8 @@ from torch.distributed.tensor import placement_types as torch_placements
 from torch.utils import _pytree as pytree
 
 from planner.errors import MismatchError, PlanError
+from planner.ir.names import matches
 from planner.ir.plan import Activation
-from planner.runtime.names import matches
 from planner.runtime.placements import to_torch
 
 _BORDER = re.compile(r"(?P<fqn>[^:]*):(?P<side>input|output)(?P<path>.*)")
@@ -90,7 +90,7 @@ def install(module: nn.Module, activations: tuple[tuple[str, Activation], ...]) 
     for name, activation in activations:
         border = parse_border(name, activation)
         for fqn, owner in module.named_modules():
-            if fqn == border.module or matches(border.module, fqn):
+            if matches(border.module, fqn):
                 hook(owner, border)
 
 

@@ -16,9 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from planner.errors import MismatchError
+from planner.ir.names import lookup
 from planner.ir.placement import Layout, R
 from planner.ir.plan import Plan
-from planner.runtime.names import lookup
 from planner.runtime.placements import local, to_torch
 from planner.runtime.stage import Value
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from planner.errors import PlanError
+from planner.ir.names import matches
 from planner.ir.plan import Plan
 from planner.runtime.export import blocks, cannot_cut, example, export, frames
 from planner.runtime.fold import Folded, fold, is_pure
-from planner.runtime.names import matches
 
 
 @dataclass(frozen=True, slots=True)

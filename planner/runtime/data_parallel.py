@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from planner.errors import MismatchError
+from planner.ir.names import matches
 from planner.ir.plan import Plan
-from planner.runtime.names import matches
 from planner.runtime.world import World
 
 

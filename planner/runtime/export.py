@@ -6,6 +6,7 @@ A plan names the tensors of one microbatch, so that a rank can export before it 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
@@ -32,7 +33,10 @@ def export(model: nn.Module, batch: Any, *, whole: Sequence[str], compute_dtype:
     shadow = on_meta(model, compute_dtype)
     args, kwargs = forward_arguments(model.forward, batch)
     try:
-        return torch.export.export(shadow, args, kwargs, strict=False, preserve_module_call_signature=tuple(whole))
+        with warnings.catch_warnings():
+            # nn.LSTM keeps its weights in a list too, which export reports; the stage runs the module itself
+            warnings.filterwarnings("ignore", message="The tensor attribute", category=UserWarning)
+            return torch.export.export(shadow, args, kwargs, strict=False, preserve_module_call_signature=tuple(whole))
     except Exception as error:  # whatever the user's forward or export's passes raise
         raise cannot_cut(f"torch.export failed with {first_line(error)}") from error
 

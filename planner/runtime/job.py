@@ -9,7 +9,7 @@ so both are the global mean, also where ranks hold unequal weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from planner.errors import MismatchError
 from planner.ir.plan import Plan
-from planner.runtime import batches, forward, gradients, shared
+from planner.runtime import batches, checkpoint, forward, gradients, shared
 from planner.runtime.pipeline import Loss, Watch
 from planner.runtime.placements import local
 from planner.runtime.world import World
@@ -134,6 +134,14 @@ class Job:
         norm = gradients.norm([parameter for fqn, parameter in named if fqn in self.counted], self.world)
         gradients.scale([parameter for _, parameter in named], max_norm, norm)
         return norm
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """This rank's parameters and persistent buffers by their names in the whole model; shards are DTensors. For files see `checkpoint`."""
+        return checkpoint.state_dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copies values in, from whole tensors or from another `state_dict`; MismatchError for a missing name or a wrong shape."""
+        checkpoint.load_state_dict(self, state)
 
     def rank_summary(self) -> str:
         """One line: this rank's coordinates, its parameters and bytes."""

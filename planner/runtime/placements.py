@@ -17,9 +17,9 @@ from torch.distributed.tensor import placement_types as torch_placements
 from torch.utils import _pytree as pytree
 
 from planner.errors import MismatchError
+from planner.ir.names import lookup
 from planner.ir.placement import Placement
 from planner.ir.plan import PLACEMENT_AXES, Plan
-from planner.runtime.names import lookup
 
 TP = PLACEMENT_AXES.index("tp")
 MASK = "mask"

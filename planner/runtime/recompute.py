@@ -11,8 +11,8 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from planner.ir.names import lookup
 from planner.ir.plan import Plan
-from planner.runtime.names import lookup
 
 
 def install(module: nn.Module, plan: Plan) -> None:

@@ -12,9 +12,10 @@ from dataclasses import replace
 import torch
 from torch import fx, nn
 
+from planner.ir.names import lookup
+from planner.errors import ModelError, PlanError
 from planner.ir.plan import Plan
 from planner.runtime.cuts import Cuts, attribute, cut
-from planner.runtime.names import lookup
 from planner.runtime.stage import Program, Shared, StageModule, StagePart, Value, attach, lend_initialisers, on_device, persistence
 from planner.runtime.world import default_device
 
@@ -159,3 +160,12 @@ def stage_plan(plan: Plan, part: StagePart) -> Plan:
     known = {name for name, _ in plan.parameters}
     named = [(fqn, lookup(plan.parameters, shared.canonical)) for shared in part.shared for fqn in shared.fqns if fqn not in known]
     return replace(plan, parameters=(*plan.parameters, *((fqn, placed) for fqn, placed in named if placed is not None)))
+
+
+def why_not(model: nn.Module, plan: Plan) -> str:
+    """Why `model` cannot be cut as `plan` says, in one line; empty if it can."""
+    try:
+        cut(model, plan)
+    except (ModelError, PlanError) as error:
+        return str(error)
+    return ""

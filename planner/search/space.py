@@ -134,6 +134,8 @@ def _of_op(pricer: Pricer, op: Op, saved: Mapping[str, bool]) -> Decision:
         found = (Strategy((R,) * len(op.inputs), (R,) * len(op.outputs), False),)
     else:
         found = strategies(op, graph.by_name, degree)
+    if graph.loss in op.outputs:  # backward starts from 1 on every rank
+        found = tuple(strategy for strategy in found if strategy.outputs[op.outputs.index(graph.loss)] == R)
     inside = op.name in graph.region_of
     ways = tuple(Way(s, pricer.op(op, s), saved_bytes=_kept_bytes(graph, op, s, degree, saved)) for s in found)
     return Decision(op.name, op, None, graph.multiplicity(op), inside, ways)

@@ -6,17 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from planner.ir.graph import Graph, Op, Region
+from planner.ir.names import block_glob
 from planner.trace.blocks import Run
 from planner.trace.fold import Chain
 from planner.trace.record import Record
 
 
-def region_of_chain(chain: Chain, record: Record, chains: Sequence[Chain]) -> Region:
+def region_of_chain(chain: Chain, record: Record) -> Region:
     """The region of a chain of copies. An input border of something handed on stands before the first copy only, so it is not part of it."""
-    numbers = [copy.removeprefix(chain.run.prefix) for copy in chain.copies]
-    alone = all(other.copies == chain.copies for other in chains if other.run.prefix == chain.run.prefix)
+    prefix = chain.run.prefix
+    numbers = tuple(int(copy.removeprefix(prefix)) for copy in chain.copies)
+    siblings = {prefix + op.module.removeprefix(prefix).partition(".")[0] for op in record.forward if op.module.startswith(prefix)}
     return Region(
-        glob=f"{chain.run.prefix}*" if alone else f"{chain.run.prefix}*[{numbers[0]}-{numbers[-1]}]",
+        glob=block_glob(prefix, numbers, alone=siblings <= set(chain.copies)),
         copies=tuple(chain.copies),
         ops=tuple(op.name for op in _body(chain, record.forward)),
         carried=tuple((chain.read[index], chain.written[output]) for index, output in sorted(chain.carried.items())),
