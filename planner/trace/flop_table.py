@@ -33,7 +33,8 @@ PER_ELEMENT = {
     "huber_loss_backward": 4, "binary_cross_entropy": 6, "binary_cross_entropy_backward": 6, "soft_margin_loss": 4,
     "binary_cross_entropy_with_logits": 6, "upsample_bilinear2d": 8, "upsample_bilinear2d_backward": 8, "upsample_bicubic2d": 32,
     "upsample_bicubic2d_backward": 32, "grid_sampler_2d": 12, "_index_put_accumulate": 1, "max": 1, "min": 1, "aminmax": 2,
-    "renorm": 3, "_embedding_bag": 1, "_embedding_bag_dense_backward": 1, "glu": 4, "glu_backward": 6, "threshold_backward": 1,
+    "renorm": 3, "_embedding_bag": 1, "_embedding_bag_dense_backward": 1, "_embedding_bag_backward": 1,
+    "glu": 4, "glu_backward": 6, "threshold_backward": 1,
     "prelu": 2, "_prelu_kernel": 2, "_prelu_kernel_backward": 3, "rrelu_with_noise": 2, "all": 1, "any": 1, "isin": 1, "cummax": 1,
     "trace": 1, "angle": 4, "std_mean": 4, "var_mean": 4,
 }  # fmt: skip

@@ -13,6 +13,7 @@ whole recurrent layers      planner.trace.whole
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import log2, prod
 from typing import Any
 
 import torch
@@ -107,10 +108,19 @@ def _sparse_mm(args: Sequence[Any]) -> int:
     return int(2 * stored * dense.shape[-1])
 
 
+def _fft(args: Sequence[Any]) -> int:
+    """5 n log2 n real operations per transform of length n, Cooley and Tukey 1965."""
+    length = prod(args[0].shape[dim] for dim in args[1])
+    return int(5 * args[0].numel() * log2(max(2, length)))
+
+
 _FORMULAS: dict[str, Callable[[Sequence[Any]], int]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention_forward,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "_scaled_dot_product_fused_attention_overrideable": _attention_forward,
+    "_fft_r2c": _fft,
+    "_fft_c2r": _fft,
+    "_fft_c2c": _fft,
     "_grouped_mm": _grouped_mm,
     "mv": _matrix_vector,
     "dot": _matrix_vector,

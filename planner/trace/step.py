@@ -55,7 +55,7 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], limits: Limits) -> tuple
     folder = Folder(recorder, runs=runs, refused=limits.refused)
     tracker = Tracker(recorder, folder)
     leaves = _bind(recorder, subject)
-    with subject.mode, torch.device("cpu"), recorder, torch.enable_grad():
+    with subject.mode, recorder, torch.enable_grad():
         try:
             with tracked(subject.model, tracker, kept={one.fqn: one for one in limits.kept}):
                 output = _forward(subject, recorder)
@@ -81,7 +81,7 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], limits: Limits) -> tuple
         outputs=outputs,
         loss=recorder.names.of(loss),
         batch=subject.size,
-        regions=tuple(region_of_chain(chain, recorder.record, chains) for chain in chains),
+        regions=tuple(region_of_chain(chain, recorder.record) for chain in chains),
         unmodelled=tuple(sorted(recorder.record.unmodelled.items())),
     )
     found = recorder.names.stale_reads | folder.number_reads | barren(folder.chains, runs)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from planner.errors import ModelError, TraceError
@@ -121,7 +122,10 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 
 def _rows(model: nn.Module) -> tuple[Row, ...]:
-    named = model.named_parameters(remove_duplicate=False)
+    named = list(model.named_parameters(remove_duplicate=False))
+    lazy = [fqn for fqn, parameter in named if is_lazy(parameter)]
+    if lazy:
+        raise TraceError(f"parameter {lazy[0]} has no shape yet; give lazy modules their sizes (nn.Linear in place of nn.LazyLinear)")
     return rows((fqn, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p)) for fqn, p in named)
 
 

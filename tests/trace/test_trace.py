@@ -111,3 +111,9 @@ def test_a_model_of_405_billion_parameters_is_recorded_without_memory():
     family = trace(load("benchmarks/models/llama.py:llama_405b"), compute_dtype="bfloat16")
     assert [126] == [region.count for region in family.low.regions]
     assert 405_853_388_800 == sum(p.numel * family.low.copies_of(p) for p in family.low.parameters)
+
+
+def test_lazy_modules_are_refused():
+    with pytest.raises(TraceError) as error:
+        trace(source(lambda: nn.Sequential(nn.LazyLinear(4))))
+    assert "parameter 0.weight has no shape yet; give lazy modules their sizes (nn.Linear in place of nn.LazyLinear)" == str(error.value)
