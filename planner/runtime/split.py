@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 from torch import fx, nn
 
-from planner.ir.names import lookup
 from planner.errors import ModelError, PlanError
+from planner.ir.names import lookup
 from planner.ir.plan import Plan
 from planner.runtime.cuts import Cuts, attribute, cut
 from planner.runtime.stage import Program, Shared, StageModule, StagePart, Value, attach, lend_initialisers, on_device, persistence
