@@ -75,6 +75,7 @@ class Rope(nn.Module):
         self.sin.copy_(angle.sin())
 
     def forward(self, seq: int) -> tuple[Tensor, Tensor]:
+        """In float32; the caller casts, because torch.export lets no dtype into a module as an argument."""
         return self.cos[:seq], self.sin[:seq]
 
 
