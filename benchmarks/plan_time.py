@@ -88,7 +88,7 @@ def measure(case: Case, cluster: str) -> Run:
 
 
 def show(results: dict[Case, list[Run]]) -> None:
-    table = Table("case", "wall s", "slowest s", "limit s", "CPU s", "peak GiB", "phases s", "")
+    table = Table("case", "wall s", "slowest s", "limit s", "CPU s", "peak GiB", "phases s", "", box=None)
     for case, runs in results.items():
         middle = sorted(runs, key=lambda run: run.wall_s)[len(runs) // 2]
         wall_s = median(run.wall_s for run in runs)
@@ -103,7 +103,8 @@ def show(results: dict[Case, list[Run]]) -> None:
             "  ".join(f"{name.removesuffix('_s')} {seconds:.2f}" for name, seconds in middle.phases_s),
             "within" if wall_s <= case.limit_s and peak_bytes <= MEMORY_LIMIT_BYTES else "OVER",
         )
-    Console().print(table)
+    console = Console()
+    console.print(table, width=max(console.width, 120))
 
 
 def document(results: dict[Case, list[Run]], cluster: str) -> dict[str, object]:

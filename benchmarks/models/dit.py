@@ -52,7 +52,8 @@ class Patches(nn.Module):
         self.position.copy_(torch.cat((waves(index // side, count), waves(index % side, count)), dim=-1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x).flatten(2).transpose(1, 2) + self.position
+        x = self.conv(x).flatten(2).transpose(1, 2)
+        return x + self.position.to(x.dtype)
 
 
 class Condition(nn.Module):

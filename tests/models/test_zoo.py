@@ -168,6 +168,18 @@ def test_t5_biases():
     assert torch.equal(torch.ones(5, 5).triu(1).bool().expand(1, 2, 5, 5), causal.isinf())
 
 
+@pytest.mark.parametrize("name", [name for name in TINY if name != "resnet:tiny"])
+def test_mixed_precision(name):
+    """Parameters and inputs in bfloat16, buffers in float32, as fully_shard leaves them: the output is bfloat16.
+
+    Batch norm refuses statistics of another dtype than its weights on the CPU.
+    """
+    model, batch = built(name, torch.float32), batch_of(name, 2, torch.bfloat16)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    assert torch.bfloat16 == output_of(model, batch).dtype
+
+
 def test_dropout_changes_the_training_output_only():
     """Dropout is off by default, and on when asked for, in training."""
     torch.manual_seed(0)
