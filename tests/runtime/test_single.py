@@ -21,11 +21,12 @@ import autopar
 from benchmarks.models import gpt, mlp
 from planner.errors import MismatchError, PlanError
 from planner.ir import plan_json
+from planner.ir.batch import InputInfo
 from planner.ir.mesh import Mesh
 from planner.ir.placement import Partial, Replicate, Shard
 from planner.ir.plan import Activation
 from planner.ir.strategy import Collective
-from planner.runtime import batches, borders, check, data_parallel, names, placements, world
+from planner.runtime import batches, borders, check, data_parallel, placements, world
 from planner.runtime.record import compare, record
 from tests.runtime.plans import make_plan
 
@@ -133,6 +134,16 @@ def test_batches_that_do_not_divide_are_refused() -> None:
         batches.microbatches({"x": torch.ones(4)}, plan)
 
 
+def test_a_tensor_without_samples_is_not_cut() -> None:
+    """The plan says which tensors count samples, also where another one happens to have as many rows."""
+    plan = make_plan(gpt.tiny(1), gpt, mesh=Mesh(dp_shard=2), global_batch=8)
+    table = InputInfo(("table",), (8, 3), "float32")
+    plan = replace(plan, model=replace(plan.model, inputs=(table, *plan.model.inputs)))
+    batch = {"table": torch.ones(8, 3), "tokens": torch.ones(8, 16)}
+    share = batches.local_share(batch, plan, 1)
+    assert (8, 4) == (len(share["table"]), len(share["tokens"]))
+
+
 @given(parts=st.integers(1, 4), each=st.integers(1, 3), nested=st.booleans())
 def test_shares_add_up_to_the_batch(parts: int, each: int, nested: bool) -> None:
     """Tensors with one row per sample are cut, everything else is in every share."""
@@ -141,26 +152,6 @@ def test_shares_add_up_to_the_batch(parts: int, each: int, nested: bool) -> None
     shares = batches.split(batch, parts, parts * each)
     assert torch.equal(x, torch.cat([share["x"][0] if nested else share["x"] for share in shares]))
     assert all(share["table"] is table and share["scale"] == 2.0 for share in shares)
-
-
-@pytest.mark.parametrize(
-    ("glob", "fqn", "expected"),
-    [
-        ("layers.*", "layers.3", True),
-        ("layers.*", "layers.3.mlp", False),
-        ("layers.*.mlp", "layers.3.mlp", True),
-        ("layers.*", "xlayers.3", False),
-        ("norm", "norm", True),
-        ("layers.1", "layersx1", False),
-    ],
-)
-def test_a_star_stands_for_one_component(glob: str, fqn: str, expected: bool) -> None:
-    assert expected == names.matches(glob, fqn)
-
-
-def test_an_exact_name_goes_before_a_glob() -> None:
-    table = (("layers.*", "any"), ("layers.1", "this"))
-    assert ("this", "any", None) == tuple(names.lookup(table, fqn) for fqn in ("layers.1", "layers.2", "norm"))
 
 
 def test_border_names_are_parsed() -> None:
