@@ -36,6 +36,15 @@ class Subject:
     stored: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaves:
+    """What the graph reads and no operator makes."""
+
+    parameters: tuple[Parameter, ...]
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[str, ...]
+
+
 def record_step(subject: Subject, *, runs: tuple[Run, ...], limits: Limits) -> tuple[Graph, Limits]:
     """The graph of one step, with the blocks of `runs` folded where that is exact (planner.trace.fold) and modules kept whole as `limits`
     says; and the limits, with the runs that could not be folded.
@@ -68,28 +77,34 @@ def _record(subject: Subject, *, runs: tuple[Run, ...], limits: Limits) -> tuple
         outputs = tuple(recorder.names.of(leaf) for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
         _backward(subject, loss, recorder)
     chains = [chain for chain in folder.chains if len(chain.copies) > 1]
-    draft = Graph(
-        ops=_with_saved(recorder.record),
-        backward=outside_origin(recorder.record, chains),
-        tensors=tuple(
-            Tensor(value.name, value.shape, value.dtype, value.base, value.tensor.requires_grad and not value.name.startswith("grad."))
-            for value in recorder.record.values.values()
-        ),
-        parameters=leaves[0],
-        buffers=leaves[1],
-        inputs=leaves[2],
-        outputs=outputs,
-        loss=recorder.names.of(loss),
-        batch=subject.size,
-        regions=tuple(region_of_chain(chain, recorder.record) for chain in chains),
-        unmodelled=tuple(sorted(recorder.record.unmodelled.items())),
-    )
+    draft = _draft(recorder, chains, leaves=leaves, outputs=outputs, loss=recorder.names.of(loss), size=subject.size)
     found = recorder.names.stale_reads | folder.number_reads | barren(folder.chains, runs)
     found |= {chain.run.prefix for chain in chains if reads_hidden(draft, chain)}
     if found:
         return frozenset(found), None
     repeated = {fqn for fqn, count in tracker.calls.items() if count > 1}
     return frozenset(), simplify(_folded(draft, chains), repeated=repeated)
+
+
+def _draft(recorder: Recorder, chains: list[Chain], *, leaves: _Leaves, outputs: tuple[str, ...], loss: str, size: int) -> Graph:
+    """The graph with all borders and the parameters of all copies."""
+    record = recorder.record
+    return Graph(
+        ops=_with_saved(record),
+        backward=outside_origin(record, chains),
+        tensors=tuple(
+            Tensor(value.name, value.shape, value.dtype, value.base, value.tensor.requires_grad and not value.name.startswith("grad."))
+            for value in record.values.values()
+        ),
+        parameters=leaves.parameters,
+        buffers=leaves.buffers,
+        inputs=leaves.inputs,
+        outputs=outputs,
+        loss=loss,
+        batch=size,
+        regions=tuple(region_of_chain(chain, record) for chain in chains),
+        unmodelled=tuple(sorted(record.unmodelled.items())),
+    )
 
 
 def _forward(subject: Subject, recorder: Recorder) -> Any:
@@ -128,7 +143,7 @@ def _unpack(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _bind(recorder: Recorder, subject: Subject) -> tuple[tuple[Parameter, ...], tuple[Buffer, ...], tuple[str, ...]]:
+def _bind(recorder: Recorder, subject: Subject) -> _Leaves:
     """Name parameters, buffers and inputs after their FQNs and paths."""
     names: dict[int, list[str]] = {}
     objects: dict[int, torch.Tensor] = {}
@@ -151,7 +166,7 @@ def _bind(recorder: Recorder, subject: Subject) -> tuple[tuple[Parameter, ...], 
             name = f"batch{pytree.keystr(path)}"
             recorder.bind(leaf, name)
             inputs.append(name)
-    return tuple(parameters), tuple(buffers), tuple(inputs)
+    return _Leaves(tuple(parameters), tuple(buffers), tuple(inputs))
 
 
 def _scalar(loss: Any) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -27,7 +26,7 @@ def region_copies(graph):
     return {region.glob: region.copies for region in graph.regions}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(layers=st.integers(2, 6), hidden=st.sampled_from((8, 16)), odd=st.integers(-1, 5))
 def test_folding_changes_no_total(layers, hidden, odd):
     """FLOPs, operator counts and parameters, multiplicities included, are those of the recording in full, wherever an odd block stands."""
@@ -53,7 +52,7 @@ def test_a_region_names_its_copies_and_what_is_handed_on():
 
 def test_depth_does_not_change_the_length_of_the_graph():
     short, _ = folded_and_full(lambda: Stack([Block(n) for n in range(3)]))
-    long, _ = folded_and_full(lambda: Stack([Block(n) for n in range(30)]))
+    long, _ = folded_and_full(lambda: Stack([Block(n) for n in range(12)]))
     assert len(short.ops) == len(long.ops)
     assert len(short.backward) == len(long.backward)
 
@@ -76,7 +75,7 @@ def test_attributes_that_differ_otherwise_keep_blocks_apart():
         return Stack(blocks)
 
     folded, full = folded_and_full(build)
-    assert {"layers.*": ("layers.0", "layers.1", "layers.2")} == region_copies(folded)
+    assert {"layers.*[0-2]": ("layers.0", "layers.1", "layers.2")} == region_copies(folded)
     assert_equal_work(folded, full)
 
 
@@ -177,7 +176,7 @@ class Decoder(nn.Module):
 
 def test_a_tensor_all_copies_read_is_invariant_and_its_gradients_add_up():
     folded, full = folded_and_full(Decoder)
-    assert [("encoder.layers.*", 3), ("layers.*", 3)] == [(region.glob, region.count) for region in folded.regions]
+    assert [("encoder.layers.*", 3), ("layers.*[1-3]", 3)] == [(region.glob, region.count) for region in folded.regions]
     assert_equal_work(folded, full)
 
 
@@ -276,5 +275,4 @@ def test_dropout_that_grows_with_depth_is_recorded_in_full():
 
     folded, full = folded_and_full(build)
     assert {} == region_copies(folded)
-    assert F.dropout(torch.zeros(1), 0.0).item() == 0.0
     assert op_counts(full) == op_counts(folded)
