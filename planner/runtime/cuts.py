@@ -22,7 +22,8 @@ from planner.errors import PlanError
 from planner.ir.names import matches
 from planner.ir.plan import Plan
 from planner.runtime.export import blocks, cannot_cut, example, export, frames
-from planner.runtime.fold import Folded, fold, is_pure
+from planner.runtime.fold import Folded, fold
+from planner.runtime.operators import is_pure
 
 
 @dataclass(frozen=True, slots=True)

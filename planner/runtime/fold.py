@@ -16,7 +16,7 @@ the module border that its value leaves by; `mutated`, whether some operator wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from planner.runtime.export import cannot_cut
+from planner.runtime.operators import OUT_OF_PLACE, Place, places_of, with_written, writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,6 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an operator stands: `call` is the block's call it is inside of (empty if none), `around` the modules that are cut."""
-
-    call: str
-    around: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """What the exported program says about names: `attributes` are FQNs of parameters and buffers by placeholder; `names` all the FQNs of
     each of them; `places` where each operator stands; `mutated` the nodes that are written into."""
@@ -94,10 +87,6 @@ class Draft:
     env: dict[str, Any]
     entered: set[str]
     helpers: dict[str, nn.Module]
-
-
-OUT_OF_PLACE: Mapping[Any, Any] = {torch.ops.aten.detach_.default: torch.ops.aten.detach.default}
-"""Operators in place that export itself writes, on a fresh copy of a constant, and what is the same out of place."""
 
 
 def leaf(value: Any, index: int) -> Any:
@@ -140,12 +129,12 @@ def facts_of(program: ExportedProgram, model: nn.Module, cut: Set[str], hooked: 
     return Facts(
         nodes=nodes,
         calls={entry.fqn: call_of(entry.fqn, entry.signature) for entry in program.module_call_graph if entry.signature is not None},
-        attributes=attributes,
+        attributes=with_written(attributes, program.graph),
         names=all_names(model),
         constants={name: program.constants[spec.target] for name, spec in by_kind.items() if spec.kind is InputKind.CONSTANT_TENSOR},
         inputs={name: path for name, path in zip(users, paths_of(program.call_spec.in_spec), strict=True) if is_tensor(nodes[name])},
         places=places_of(nodes, model, cut, hooked),
-        mutated=frozenset(mutations(program.graph)),
+        mutated=frozenset(name for node in program.graph.nodes for name in writes(node)),
     )
 
 
@@ -178,52 +167,6 @@ def all_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
 def is_tensor(node: fx.Node) -> bool:
     """Whether the node stands for a tensor."""
     return isinstance(node.meta.get("val"), Tensor)
-
-
-def places_of(nodes: Mapping[str, fx.Node], model: nn.Module, cut: Set[str], hooked: Callable[[str], bool]) -> dict[str, Place]:
-    """Where each operator stands, once pure modules without parameters count as cut."""
-    impure: set[str] = set()
-    blocks: set[str] = set()
-    for node in nodes.values():
-        block = place_of(node, cut.__contains__).call.partition("@")[0]
-        blocks.add(block)
-        if not is_pure(node):
-            impure.add(block)
-    opened = {block for block in blocks - impure - {""} if not hooked(block) and not any(True for _ in model.get_submodule(block).parameters())}
-    inside = tuple(f"{block}." for block in opened)
-    return {name: place_of(node, lambda fqn: fqn in cut or fqn in opened or fqn.startswith(inside)) for name, node in nodes.items()}
-
-
-def place_of(node: fx.Node, is_cut: Callable[[str], bool]) -> Place:
-    """Where an operator stands, from the module stack that export recorded; the key of a second call ends in `@1`."""
-    stack = [(key, fqn) for key, (fqn, _) in (node.meta.get("nn_module_stack") or {}).items()]
-    around = tuple(fqn for _, fqn in stack if fqn and is_cut(fqn))
-    for key, fqn in stack:
-        if not is_cut(fqn):
-            _, at, count = key.rpartition("@")
-            return Place(f"{fqn}@{count}" if at else fqn, around)
-    return Place("", around)
-
-
-def is_pure(node: fx.Node) -> bool:
-    """Whether an operator has no effect and no randomness."""
-    target = node.target
-    if target in OUT_OF_PLACE or target is torch.ops.aten._assert_tensor_metadata.default:
-        return True
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
-
-
-def mutations(graph: fx.Graph) -> Iterator[str]:
-    """The names of the nodes that an operator writes into."""
-    for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if node.op == "call_function" and schema is not None and schema.is_mutable and node.target not in OUT_OF_PLACE:
-            written = (argument.name for argument in schema.arguments if argument.alias_info is not None and argument.alias_info.is_write)
-            positions = {argument.name: index for index, argument in enumerate(schema.arguments)}
-            values = (node.args[positions[name]] if positions[name] < len(node.args) else node.kwargs.get(name) for name in written)
-            yield from (value.name for value in values if isinstance(value, fx.Node))
 
 
 def described(draft: Draft, facts: Facts, made: fx.Node, name: str, *, border: str = "") -> fx.Node:

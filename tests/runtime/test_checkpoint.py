@@ -27,6 +27,7 @@ MESHES = {
     "pp2 fsdp2": (Mesh(pp=2, dp_shard=2), 1),
     "pp2 tp2": (Mesh(pp=2, tp=2), 0),
 }
+READERS = {"tp2 fsdp2": ("fsdp4", "pp2 tp2"), "pp2 tp2": ("tp2 fsdp2", "pp2 fsdp2")}
 
 
 def plan_for(name: str, module: nn.Module) -> Plan:
@@ -57,14 +58,14 @@ def write_and_read(rank: int, ranks: int, directory: Path) -> None:
     torch.set_default_dtype(torch.float64)
     plans = {name: plan_for(name, gpt.tiny(layers=2)) for name in MESHES}
     found: dict[str, Any] = {}
-    for writer in ("tp2 fsdp2", "pp2 tp2"):
+    for writer in READERS:
         folder = directory / writer
         job, optimizer = start(plans[writer], seed=0)
         for seed in range(2):
             step(job, optimizer, seed)
         checkpoint.save(job, optimizer, folder, step=2, extra={"seen": 16})
         found[writer] = [step(job, optimizer, seed) for seed in (2, 3)]
-        for reader in plans:
+        for reader in READERS[writer]:
             job, optimizer = start(plans[reader], seed=1)
             about = checkpoint.load(job, optimizer, folder)
             found[f"{writer} -> {reader}"] = [step(job, optimizer, seed) for seed in (about.step, 3)]
@@ -79,8 +80,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("writer", ["tp2 fsdp2", "pp2 tp2"])
-@pytest.mark.parametrize("reader", sorted(MESHES))
+@pytest.mark.parametrize(("writer", "reader"), [(writer, reader) for writer, readers in READERS.items() for reader in readers])
 def test_training_goes_on_under_another_plan(written: tuple[Path, dict[str, Any]], writer: str, reader: str) -> None:
     """Weights, optimizer state and options come back whatever the mesh: the next losses are those of the job that was never stopped."""
     _, found = written
