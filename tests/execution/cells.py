@@ -55,6 +55,6 @@ def planned(target: str, *, ranks: int, dtype: str, options: Options, families: 
         families[target, dtype] = trace(source_of(target, dtype))
     plan = make_plan(families[target, dtype], cluster_of(ranks), options)
     name = (
-        f"{target} {dtype} {','.join(f'{a}={d}' for a, d in options.mesh)} zero={plan.schedule.zero} {plan.schedule.name} {options.recompute}"
+        f"{target} {dtype} {','.join(f'{a}={d}' for a, d in options.mesh)} zero={plan.schedule.zero} {plan.schedule.name} {options.recompute} batch={options.global_batch}"
     )
     return Cell(name, target, dtype, plan)
