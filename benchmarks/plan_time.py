@@ -61,10 +61,12 @@ CASES = (
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also writes the runs to this file.")
 def main(repeat: int, cluster: str, only: str, json_path: Path | None) -> None:
     """Times `autopar plan` from cold start to written file."""
+    load = os.getloadavg()[0]
+    click.echo(f"{os.cpu_count()} cores; {load:.1f} processes were running already: above 0.5, wall times say little", err=True)
     results = {case: [measure(case, cluster) for _ in range(repeat)] for case in CASES if only in case.name}
     show(results)
     if json_path:
-        json_path.write_text(json.dumps(document(results, cluster), indent=1) + "\n", encoding="utf-8")
+        json_path.write_text(json.dumps(document(results, cluster, load), indent=1) + "\n", encoding="utf-8")
         click.echo(f"wrote {json_path}")
 
 
@@ -103,13 +105,18 @@ def show(results: dict[Case, list[Run]]) -> None:
             "  ".join(f"{name.removesuffix('_s')} {seconds:.2f}" for name, seconds in middle.phases_s),
             "within" if wall_s <= case.limit_s and peak_bytes <= MEMORY_LIMIT_BYTES else "OVER",
         )
-    console = Console()
-    console.print(table, width=max(console.width, 120))
+    Console(width=max(Console().width, 120)).print(table)
 
 
-def document(results: dict[Case, list[Run]], cluster: str) -> dict[str, object]:
-    """All runs, and the machine they ran on."""
-    machine = {"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version(), "torch": version("torch")}
+def document(results: dict[Case, list[Run]], cluster: str, load: float) -> dict[str, object]:
+    """All runs, the machine they ran on, and how many processes ran there before."""
+    machine = {
+        "cores": os.cpu_count(),
+        "load_average": load,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
     cases = [asdict(case) | {"runs": [asdict(run) | {"phases_s": dict(run.phases_s)} for run in runs]} for case, runs in results.items()]
     return {"benchmark": "plan_time", "machine": machine, "cluster": cluster, "memory_limit_bytes": MEMORY_LIMIT_BYTES, "cases": cases}
 
