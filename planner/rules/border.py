@@ -16,7 +16,7 @@ R to P and S to P are left out: they only invent sums to do.
 from __future__ import annotations
 
 from planner.ir.graph import Tensor
-from planner.ir.placement import RP, Layout, P, Placement, R, S, without_grad
+from planner.ir.placement import RP, Layout, P, Placement, R, S
 from planner.ir.strategy import Collective, Strategy
 from planner.rules.embedding import MASKED
 
@@ -59,8 +59,3 @@ def _collective(tensor: Tensor, source: Placement, target: Placement, phase: str
     if source.is_shard:
         return (Collective("all_gather", "tp", phase, tensor.nbytes),)
     return (Collective("all_reduce" if target.is_replicate else "reduce_scatter", "tp", phase, tensor.nbytes),)
-
-
-def normalized(layout: Layout, requires_grad: bool) -> Layout:
-    """`layout` as a tensor with or without gradient writes it."""
-    return layout if requires_grad else without_grad(layout)

@@ -171,15 +171,14 @@ def distribute(value: torch.Tensor, placement: Placement, mesh: DeviceMesh) -> D
 def whole(tensor: DTensor) -> torch.Tensor:
     """The value that the ranks' parts stand for; replicas must agree."""
     placement = from_torch(tensor.placements[0])
-    if placement.kind in ("strided",) or placement.reduction == "mask":
+    if placement.kind == "strided" or placement.reduction == "mask":
         return whole(tensor.redistribute(placements=[Replicate()]))
     parts = [part.detach() for part in tensor.to_local()._local_tensors.values()]
     if placement.is_shard:
         return torch.cat(parts, placement.dim)
     if placement.is_partial:
         return torch.stack(parts).sum(0)
-    for part in parts[1:]:
-        torch.testing.assert_close(part, parts[0], equal_nan=True)
+    assert all(torch.allclose(part, parts[0], equal_nan=True) for part in parts[1:]), "replicas differ"
     return parts[0]
 
 

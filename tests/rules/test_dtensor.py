@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from planner.ir.placement import Placement, Replicate
+from planner.ir.placement import Placement, Replicate, Shard
 from planner.ir.strategy import Strategy
 from planner.rules.table import RULES, strategies
-from tests.rules.catalogue import CASES, SELECTED
-from tests.rules.oracle import Case, Observed, observe, ranks, reference
+from tests.rules.catalogue import CASES, CONV, EINSUM, SELECTED
+from tests.rules.oracle import Case, Observed, distribute, observe, ranks, reference, whole
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -48,6 +48,21 @@ def check(case: Case, mesh: DeviceMesh) -> None:
         if case.defined:
             torch.testing.assert_close(seen.values, tuple(values), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(_some(seen.gradient_values), _some(gradients), rtol=1e-5, atol=1e-5)
+
+
+def test_hidden_communication_is_seen(two: DeviceMesh) -> None:
+    """A product whose operands do not match is repaired by DTensor with an all_gather; the oracle reports it, so such a rule would fail."""
+    seen = observe(EINSUM[0], two, [Shard(0), Shard(0)], [Shard(0)])
+    assert (("all_gather", 16 * 4 * 8),) == seen.forward
+
+
+def test_convolution_offers_the_batch_only(two: DeviceMesh) -> None:
+    """DTensor runs a split of the height without communication and without an error, and the values are wrong: never offered."""
+    op, tensors = CONV[0].graph()
+    assert [Replicate(), Shard(0)] == [strategy.inputs[0].value for strategy in strategies(op, tensors, 2)]
+    wrong = CONV[0].call([distribute(CONV[0].tensors()[0], Shard(2), two), *(distribute(t, Replicate(), two) for t in CONV[0].tensors()[1:])])
+    with pytest.raises(AssertionError, match="replicas differ"):
+        whole(wrong[0])
 
 
 def test_every_rule_has_a_case() -> None:
