@@ -70,13 +70,10 @@ TWO = (
     Cell("replicated inside tp", toys.HeadScale, toys.__name__, head_scale_plan),
 )
 FOUR = (
-    cell("gpt hsdp", gpt, mesh=Mesh(dp_replicate=2, dp_shard=2), zero=3),
     cell("gpt hsdp zero 1", gpt, mesh=Mesh(dp_replicate=2, dp_shard=2), zero=1),
     cell("gpt tp x replicated", gpt, mesh=Mesh(dp_replicate=2, tp=2), **FULL_TP),
-    cell("gpt tp x zero 1", gpt, mesh=Mesh(dp_shard=2, tp=2), zero=1, **FULL_TP),
     cell("llama tp x zero 3", llama, mesh=Mesh(dp_shard=2, tp=2), zero=3, **FULL_TP),
     cell("gpt pp x tp", gpt, mesh=Mesh(pp=2, tp=2), stages=STAGES, **FULL_TP),
-    cell("gpt pp x zero 1", gpt, mesh=Mesh(pp=2, dp_shard=2), zero=1, stages=STAGES),
 )
 Results = Callable[[str], list[dict[str, Any]]]
 
