@@ -19,6 +19,7 @@ from planner.search.infeasible import explain
 from planner.search.legality import legality
 from planner.search.pool import Pool
 from planner.search.setting import setting_of
+from planner.simulate.makespan import makespan_s
 
 Progress = Callable[[str, int, int], None]
 """Called with the phase and how much of it is done, out of how much."""
@@ -31,7 +32,7 @@ def make_plan(family: GraphFamily, cluster: Cluster, options: Options, *, progre
     """
     started = perf_counter()
     progress("legality", 0, 1)
-    pool = Pool(family, setting_of(family, cluster, options))
+    pool = Pool(family, setting_of(family, cluster, options, makespan_s))
     legal = legality(family, pool, devices=cluster.devices)
     found, illegal = candidates(cluster.devices, legal, options)
     ready = perf_counter()

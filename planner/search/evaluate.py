@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
+from typing import Protocol
 
 from costmodels.hardware import Cluster
 from planner.ir.plan import Breakdown, MemoryKinds
@@ -18,7 +20,6 @@ from planner.search import stages
 from planner.search.candidates import Candidate
 from planner.search.data_parallel import partial_gradients, stage_traffic
 from planner.search.footprint import stage_memory
-from planner.search.makespan import Pipeline, makespan_s
 from planner.search.price import Precision, memory_kinds, optimizer_step_s, peer_s, stages_bound_s, traffic_s
 from planner.search.units import PlacedUnit
 
@@ -61,6 +62,15 @@ class Evaluation:
         return max(kinds.total for kinds in self.memory)
 
 
+class Makespan(Protocol):
+    """The simulator, as `planner.simulate.makespan.makespan_s`; the driver hands it in."""
+
+    def __call__(
+        self, schedule: str, *, microbatches: int, forward_s: Sequence[float], backward_s: Sequence[float], p2p_s: Sequence[float] | float = 0.0
+    ) -> float:
+        """Seconds of the schedule of that name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What all candidates of one search share."""
@@ -69,6 +79,7 @@ class Setting:
     precision: Precision
     buffer_bytes: int
     limit_bytes: float
+    makespan_s: Makespan
 
 
 def in_flight(candidate: Candidate) -> tuple[int, ...]:
@@ -170,8 +181,8 @@ def _timed(
 ) -> Evaluation:
     forward, backward = tuple(c.forward_s for c in costs), tuple(c.backward_s for c in costs)
     sent = tuple(peer_s(c.units[0].sent_bytes, candidate.mesh, setting.cluster) for c in costs[1:])
-    makespan = makespan_s(candidate.schedule, Pipeline(forward, backward, sent), microbatches=candidate.microbatches)
-    free = makespan_s(candidate.schedule, Pipeline(forward, backward, ()), microbatches=candidate.microbatches) if sent else makespan
+    time = partial(setting.makespan_s, candidate.schedule, microbatches=candidate.microbatches, forward_s=forward, backward_s=backward)
+    makespan, free = time(p2p_s=sent), time()
     slowest = max(costs, key=lambda c: c.forward_s + c.backward_s)
     count = candidate.microbatches
     bubble = max(0.0, free - count * (slowest.forward_s + slowest.backward_s))

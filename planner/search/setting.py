@@ -8,16 +8,16 @@ from costmodels.hardware import Cluster
 from planner.ir.family import GraphFamily
 from planner.ir.graph import DTYPE_BYTES
 from planner.ir.options import Options
-from planner.search.evaluate import Setting
+from planner.search.evaluate import Makespan, Setting
 from planner.search.price import Precision
 
 
-def setting_of(family: GraphFamily, cluster: Cluster, options: Options) -> Setting:
+def setting_of(family: GraphFamily, cluster: Cluster, options: Options, makespan_s: Makespan) -> Setting:
     """The memory limit is the device's, lowered by the options; gradients are reduced in the parameters' dtype unless compute differs."""
     precision = Precision(DTYPE_BYTES[family.dtype], DTYPE_BYTES[family.compute_dtype], DTYPE_BYTES[reduce_dtype(family, options)])
     buffers = sum(prod(buffer.shape) * DTYPE_BYTES[buffer.dtype] for buffer in family.low.buffers)
     limit = min(cluster.device.memory_bytes, options.memory_bytes or cluster.device.memory_bytes)
-    return Setting(cluster, precision, buffers, float(limit))
+    return Setting(cluster, precision, buffers, float(limit), makespan_s)
 
 
 def reduce_dtype(family: GraphFamily, options: Options) -> str:
