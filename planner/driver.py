@@ -33,7 +33,7 @@ def make_plan(family: GraphFamily, cluster: Cluster, options: Options, *, progre
     started = perf_counter()
     progress("legality", 0, 1)
     pool = Pool(family, setting_of(family, cluster, options, makespan_s))
-    legal = legality(family, pool, devices=cluster.devices)
+    legal = legality(family, pool, devices=cluster.devices, pinned=dict(options.mesh).get("tp", 1))
     found, illegal = candidates(cluster.devices, legal, options)
     ready = perf_counter()
     outcome = search(found, pool, max_seconds=options.max_seconds, progress=progress)

@@ -10,22 +10,30 @@ from planner.search.candidates import Legality, divisors
 from planner.search.pool import Pool
 from planner.search.units import unit_names
 
+_WIDEST = 64
+"""Ranks of one tensor-parallel group; wider ones cross so many nodes that no system uses them."""
 
-def legality(family: GraphFamily, pool: Pool, *, devices: int) -> Legality:
-    """The legality table. A tensor-parallel degree is legal if every op has a rule and some op can be divided at that degree."""
+
+def legality(family: GraphFamily, pool: Pool, *, devices: int, pinned: int) -> Legality:
+    """The legality table. A tensor-parallel degree is legal if every op has a rule and some op can be divided at that degree. `pinned`
+    is the degree asked for, 1 if none."""
     graph = pool.graph(family.low.batch)
     degrees, refused = [1], []
     for degree in divisors(devices)[1:]:
+        if degree > max(_WIDEST, pinned):
+            refused.append(Illegal(f"tp >= {degree}", f"more than {_WIDEST} ranks are searched only with --mesh tp={degree}"))
+            break
         try:
             divided = any(way.strategy.divided for decision in pool.space(family.low.batch, degree).decisions for way in decision.ways)
         except RuleError as error:
             refused.append(Illegal("tp > 1", str(error)))
             break
-        refused.extend(reasons(graph, degree))
+        uneven = reasons(graph, degree)
         if divided:
             degrees.append(degree)
-        elif not any(illegal.what == f"tp={degree}" for illegal in refused):
-            refused.append(Illegal(f"tp={degree}", f"no operator can be divided {degree} ways"))
+            refused.extend(Illegal(f"tp={degree} in part", f"{reason.why}, so it stays whole or is cut elsewhere") for reason in uneven)
+        else:
+            refused.extend(uneven or (Illegal(f"tp={degree}", f"no operator can be divided {degree} ways"),))
     names = dict.fromkeys(unit_names(graph))
     cuts = len([name for name in names if name]) + sum(region.count - 1 for region in graph.regions)
     fixed = family.low.batch if family.high is None else 0

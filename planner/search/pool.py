@@ -14,11 +14,11 @@ from planner.prune.repeat import fold
 from planner.search import ilp
 from planner.search.candidates import Candidate
 from planner.search.evaluate import Evaluation, Placed, Rejected, Setting, evaluate, in_flight
-from planner.search.price import Pricer, StageMemory, memory_kinds, optimizer_step_s
+from planner.search.price import Pricer, StageMemory, kernels, memory_kinds, optimizer_step_s
 from planner.search.space import Space, Weights, build, saved_makers
 from planner.search.units import place
 
-_SHARES = (1.0, 0.93, 0.85)
+_SHARES = (1.0, 0.85)
 """Parts of the memory that are offered to the placement in turn: stages are never all equally full, and temporaries depend on placement."""
 
 
@@ -53,19 +53,25 @@ class Pool:
         self.family = family
         self.setting = setting
         self.graph = cache(self._graph)
+        self.work = cache(lambda microbatch_size: kernels(self.graph(microbatch_size)))
+        self.pricer = cache(self._pricer)
         self.space = cache(self._space)
         self.ideal = cache(self._ideal)
         self.placed = cache(self._placed)
+        self.solved = cache(self._solved)
 
     def _graph(self, microbatch_size: int) -> Graph:
         return fold(self.family.at(microbatch_size))
 
     def _space(self, microbatch_size: int, tp: int) -> Space:
-        return build(self.graph(microbatch_size), self.setting.cluster, degree=tp, grad_bytes=self.setting.precision.reduce_bytes)
+        return build(self.pricer(microbatch_size, tp), grad_bytes=self.setting.precision.reduce_bytes)
+
+    def _pricer(self, microbatch_size: int, tp: int) -> Pricer:
+        return Pricer(self.graph(microbatch_size), self.setting.cluster, tp, self.work(microbatch_size))
 
     def _ideal(self, microbatch_size: int, tp: int) -> Ideal:
         graph = self.graph(microbatch_size)
-        pricer = Pricer(graph, self.setting.cluster, tp)
+        pricer = self.pricer(microbatch_size, tp)
         prices = [(graph.multiplicity(op), op.name in graph.region_of, pricer.ideal(op)) for op in graph.ops]
         saved = saved_makers(graph)
         parameters = [(p.trainable, graph.copies_of(p) * p.numel / tp) for p in graph.parameters]
@@ -163,9 +169,11 @@ class Pool:
     def _limited(self, candidate: Candidate, share: float) -> Solution | None:
         if candidate.mesh.tp == 1:
             return None
-        space = self.space(candidate.microbatch_size, candidate.mesh.tp)
         limit = share * self._room(candidate) * candidate.mesh.pp
-        return ilp.solve(space.problem(self.weights(candidate), memory_limit=limit))
+        return self.solved(candidate.microbatch_size, candidate.mesh.tp, self.weights(candidate), limit)
+
+    def _solved(self, microbatch_size: int, tp: int, weights: Weights, limit: float) -> Solution | None:
+        return ilp.solve(self.space(microbatch_size, tp).problem(weights, memory_limit=limit))
 
     def _room(self, candidate: Candidate) -> float:
         """Memory of a rank that is left for parameters, their states and activations."""

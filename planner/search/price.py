@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from costmodels.collective import Group, collective_s, group, p2p_s
 from costmodels.compute import mfu, op_s
@@ -51,56 +52,70 @@ def runs_kernel(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Pricer:
-    """Prices ops of one graph at one tensor-parallel degree."""
+class Kernel:
+    """Work of one kernel on the whole tensors."""
 
-    graph: Graph
-    cluster: Cluster
-    degree: int
+    flop: int
+    nbytes: int
+    dtype: str
+
+
+def kernels(graph: Graph) -> Mapping[str, tuple[tuple[Kernel, ...], tuple[Kernel, ...]]]:
+    """The forward and backward kernels of every forward op, by its name."""
+
+    def of(ops: Iterable[Op]) -> tuple[Kernel, ...]:
+        tensors = graph.by_name
+        running = (op for op in ops if runs_kernel(op, tensors))
+        return tuple(
+            Kernel(op.flop, sum(tensors[name].nbytes for name in (*op.inputs, *op.outputs)), tensors[op.outputs[0]].dtype) for op in running
+        )
+
+    return {op.name: (of((op,)), of(graph.backward_of.get(op.name, ()))) for op in graph.ops}
+
+
+class Pricer:
+    """Prices ops of one graph at one tensor-parallel degree; equal questions are answered once."""
+
+    def __init__(self, graph: Graph, cluster: Cluster, degree: int, work: Mapping[str, tuple[tuple[Kernel, ...], tuple[Kernel, ...]]]) -> None:
+        self.graph = graph
+        self.cluster = cluster
+        self.degree = degree
+        self.work = work
+        self.compute_s = cache(self._compute_s)
+        self.collective_s = cache(self._collective_s)
 
     def op(self, op: Op, strategy: Strategy) -> OpPrice:
         """The price of running `op` by `strategy`, without multiplicity."""
         tensors = self.graph.by_name
-        names = (*op.inputs, *op.outputs)
         layouts = (*strategy.inputs, *strategy.outputs)
-        whole = sum(tensors[name].nbytes for name in names)
-        local = sum(local_bytes(tensors[name], layout, self.degree) for name, layout in zip(names, layouts, strict=True))
-        share, work = local / whole if whole else 1.0, 1 / self.degree if strategy.divided else 1.0
-        dtype = tensors[op.outputs[0]].dtype if op.outputs else "float32"
-        forward_s = op_s(op.flop * work, local, dtype=dtype, device=self.cluster.device) if runs_kernel(op, tensors) else 0.0
-        backward_s, working = 0.0, 0.0
-        for other in self.graph.backward_of.get(op.name, ()):
-            if not runs_kernel(other, tensors):
-                continue
-            touched = share * sum(tensors[name].nbytes for name in (*other.inputs, *other.outputs))
-            kernel = tensors[other.outputs[0]].dtype
-            backward_s += op_s(other.flop * work, touched, dtype=kernel, device=self.cluster.device)
-            working = max(working, touched)
-        return OpPrice(
-            forward_s,
-            backward_s,
-            self.collectives_s(c for c in strategy.collectives if c.phase == "forward"),
-            self.collectives_s(c for c in strategy.collectives if c.phase == "backward"),
-            working,
-        )
+        whole = local = 0.0
+        for name, layout in zip((*op.inputs, *op.outputs), layouts, strict=True):
+            nbytes = tensors[name].nbytes
+            whole += nbytes
+            local += nbytes / self.degree if layout.value.is_shard else nbytes
+        forward_s, backward_s, working = self.compute_s(op.name, 1 / self.degree if strategy.divided else 1.0, local / whole if whole else 1.0)
+        communication = {"forward": 0.0, "backward": 0.0}
+        for collective in strategy.collectives:
+            communication[collective.phase] += self.collective_s(collective)
+        return OpPrice(forward_s, backward_s, communication["forward"], communication["backward"], working)
 
     def ideal(self, op: Op) -> tuple[float, float]:
         """Seconds forward and backward if every rank had exactly its share of work and bytes: a bound for every strategy."""
-        tensors, device = self.graph.by_name, self.cluster.device
-        seconds = []
-        for ops in ((op,), self.graph.backward_of.get(op.name, ())):
-            total = 0.0
-            for one in ops:
-                if runs_kernel(one, tensors):
-                    nbytes = sum(tensors[name].nbytes for name in (*one.inputs, *one.outputs))
-                    total += op_s(one.flop / self.degree, nbytes / self.degree, dtype=tensors[one.outputs[0]].dtype, device=device)
-            seconds.append(total)
-        return seconds[0], seconds[1]
+        forward_s, backward_s, _ = self.compute_s(op.name, 1 / self.degree, 1 / self.degree)
+        return forward_s, backward_s
 
-    def collectives_s(self, collectives: Iterable[Collective]) -> float:
-        """Seconds of tensor-parallel collectives, one after the other."""
+    def _compute_s(self, name: str, work: float, share: float) -> tuple[float, float, float]:
+        """Seconds forward and backward and the largest bytes of a backward kernel, at these shares of FLOPs and of bytes."""
+        forward, backward = self.work[name]
+        seconds = [
+            sum(op_s(k.flop * work, k.nbytes * share, dtype=k.dtype, device=self.cluster.device) for k in kernels)
+            for kernels in (forward, backward)
+        ]
+        return seconds[0], seconds[1], share * max((k.nbytes for k in backward), default=0)
+
+    def _collective_s(self, collective: Collective) -> float:
         ranks = group(self.cluster, size=self.degree, stride=1)
-        return sum(c.count * collective_s(c.kind, c.nbytes, group=ranks, cluster=self.cluster) for c in collectives)
+        return collective.count * collective_s(collective.kind, collective.nbytes, group=ranks, cluster=self.cluster)
 
     def all_reduce_s(self, nbytes: float) -> float:
         """Seconds to all_reduce a parameter's gradient over tp."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from costmodels.hardware import Cluster
 from planner.ir.graph import Graph, Op, Parameter
 from planner.ir.placement import Layout, R
 from planner.ir.problem import Choice, Link, Node, Problem
@@ -90,15 +89,15 @@ class Space:
         return Choice(way.ports, decision.copies * seconds, decision.copies * held)
 
 
-def build(graph: Graph, cluster: Cluster, *, degree: int, grad_bytes: int) -> Space:
-    """The space of `graph` at `degree` ranks; RuleError if an op has no rule and degree > 1.
+def build(pricer: Pricer, *, grad_bytes: int) -> Space:
+    """The space of the pricer's graph at its degree; RuleError if an op has no rule and the degree is above 1.
 
     `grad_bytes` is the element size in which gradients are reduced over tp.
     """
-    pricer = Pricer(graph, cluster, degree)
+    graph = pricer.graph
     saved = saved_makers(graph)
     decisions = [*_leaves(pricer, grad_bytes), *(_of_op(pricer, op, saved) for op in graph.ops)]
-    return _pruned(Space(graph, degree, tuple(decisions), _links(graph, decisions)))
+    return _pruned(Space(graph, pricer.degree, tuple(decisions), _links(graph, decisions)))
 
 
 def _pruned(space: Space) -> Space:

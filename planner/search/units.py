@@ -62,12 +62,13 @@ class PlacedUnit:
 
 
 def unit_names(graph: Graph) -> tuple[str, ...]:
-    """For each forward op, the module whose call begins its unit; empty before the first call."""
+    """For each forward op, the module whose call begins its unit; what comes before the first call belongs to that one."""
     blocks = [copy for region in graph.regions for copy in region.copies]
     containers = {".".join(parts[:length]) for parts in (copy.split(".") for copy in blocks) for length in range(1, len(parts))}
-    names, current, seen = [], "", {""}
-    for op in graph.ops:
-        call = _call(op.module, containers)
+    calls = [_call(op.module, containers) for op in graph.ops]
+    current = next(filter(None, calls), "")
+    names, seen = [], {current}
+    for call in calls:
         if call and call != current and call not in seen:  # a module called again cannot begin a second stage
             current = call
             seen.add(call)

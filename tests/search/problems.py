@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from planner.ir.placement import R, RP, P, S
+from planner.ir.placement import RP, P, R, S
 from planner.ir.problem import Choice, Link, Node, Problem
 
 LAYOUTS = (R, RP, P, S(0), S(1))

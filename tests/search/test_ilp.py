@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from planner.ir.placement import R, P, S
+from planner.ir.placement import P, R, S
 from planner.ir.problem import Choice, Link, Node, Problem, is_consistent
 from planner.search import enumerate as oracle
 from planner.search import ilp
