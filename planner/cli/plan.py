@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from time import perf_counter
 
 import click
@@ -31,6 +32,7 @@ from planner.ir.options import RECOMPUTE, SCHEDULES
     show_default=True,
     help="What forward and backward compute in; auto is bf16 for fp32 models on GPUs, else what the model is in.",
 )
+@click.option("--zero", type=click.IntRange(0, 3), metavar="LEVEL", help="Fixes the ZeRO level: 0 replicates, 3 shards parameters too.")
 @click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Ends the search with the best plan so far.")
 @click.option("--json", "as_json", is_flag=True, help="Prints the plan file instead of tables.")
 def plan(
@@ -45,6 +47,7 @@ def plan(
     recompute: str,
     schedule: str,
     precision: str,
+    zero: int | None,
     max_seconds: float | None,
     as_json: bool,
 ) -> None:
@@ -61,6 +64,7 @@ def plan(
     from planner.ir import plan_json
     from planner.ir.options import Options
     from planner.report.console import print_json, print_plan
+    from planner.runtime.split import why_not
     from planner.trace.load import load
     from planner.trace.trace import trace
 
@@ -73,6 +77,7 @@ def plan(
         memory_bytes=None if memory_gib is None else int(memory_gib * 2**30),
         recompute=recompute,
         schedule=schedule,
+        zero=zero,
         max_seconds=max_seconds or 0.0,
     )
     with shown_progress() as progress, redirect_stdout(sys.stderr):  # what the user's code prints is no result
@@ -83,6 +88,8 @@ def plan(
         family = trace(source, compute_dtype=dtype)
         trace_s = perf_counter() - started
         made = make_plan(family, machine.cluster, options, progress=progress)
+        if made.mesh.pp > 1 and (reason := why_not(source.model(), made)):
+            made = make_plan(family, machine.cluster, replace(options, cannot_cut=reason), progress=progress)
         found = plan_json.canonical(with_provenance(made, target=target, trace_s=trace_s))
     for warning in warnings(family):
         click.echo(f"warning: {warning}", err=True)

@@ -12,7 +12,8 @@ _KEPT = 5
 
 
 def alternatives(outcome: Outcome) -> tuple[tuple[Evaluation, str], ...]:
-    """The best solved plan of each other (mesh, ZeRO level, recompute), fastest first, with the reason it lost."""
+    """The best solved plan of each other policy, fastest first, with the reason it lost. How data parallelism is split into replicas and
+    shards makes no other policy."""
     best = outcome.solved[0]
     seen = {_policy(best)}
     kept = []
@@ -25,7 +26,7 @@ def alternatives(outcome: Outcome) -> tuple[tuple[Evaluation, str], ...]:
 
 def _policy(evaluation: Evaluation) -> tuple[object, ...]:
     candidate = evaluation.candidate
-    return candidate.mesh, candidate.zero, candidate.recompute
+    return candidate.mesh.pp, candidate.mesh.tp, candidate.zero, candidate.recompute
 
 
 def _why(other: Evaluation, best: Evaluation) -> str:

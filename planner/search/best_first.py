@@ -43,6 +43,9 @@ class Outcome:
     ended_by: str
 
 
+_SHOWN = 6
+"""Plans of which the report has room for: the best and five others."""
+
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many candidates are settled, and how many there are."""
 
@@ -75,9 +78,32 @@ def search(candidates: Sequence[Candidate], pool: Pool, *, max_seconds: float, p
         else:
             slower += 1
             lowest.append(bound_s)
+    solved.extend(_runners_up(pool, solved, heap))
     solved.sort(key=lambda e: (e.step_s, e.candidate))
     bound_s = min([*lowest, *(bound for bound, _, _ in heap[:1])], default=0.0)
     return Outcome(tuple(solved), Counts(len(candidates), len(heap) + slower, too_large, len(solved)), bound_s, ended_by)
+
+
+def _runners_up(pool: Pool, solved: Sequence[Evaluation], heap: Sequence[tuple[float, int, Candidate]]) -> list[Evaluation]:
+    """Plans that bounds had ruled out, evaluated all the same, one for each other mesh shape: they show what the best one is better than."""
+    shapes = {_shape(evaluation.candidate) for evaluation in solved}
+    found: list[Evaluation] = []
+    tried = 0
+    for _, _, candidate in sorted(heap):
+        if not solved or len(solved) + len(found) >= _SHOWN or tried >= 4 * _SHOWN:
+            break
+        if _shape(candidate) not in shapes:
+            tried += 1
+            evaluation = pool.unlimited(candidate, incumbent_s=None)
+            if isinstance(evaluation, Evaluation):
+                shapes.add(_shape(candidate))
+                found.append(evaluation)
+    return found
+
+
+def _shape(candidate: Candidate) -> tuple[int, int, bool, str]:
+    mesh = candidate.mesh
+    return mesh.pp, mesh.tp, mesh.dp_shard > 1, candidate.recompute
 
 
 def _climb(pool: Pool, candidate: Candidate, rung: int, best_s: float | None) -> float | Evaluation | Rejected:

@@ -78,7 +78,7 @@ def meshes(devices: int, legality: Legality, options: Options) -> Iterator[Mesh]
     pinned = dict(options.mesh)
     for tp in (t for t in legality.tp if devices % t == 0 and pinned.get("tp", t) == t):
         for pp in divisors(devices // tp):
-            if pp > legality.max_stages or pinned.get("pp", pp) != pp:
+            if pp > (1 if options.cannot_cut else legality.max_stages) or pinned.get("pp", pp) != pp:
                 continue
             dp = devices // tp // pp
             for shard in divisors(dp):
@@ -93,6 +93,8 @@ def candidates(devices: int, legality: Legality, options: Options) -> tuple[tupl
     global_batch = options.global_batch or 8 * devices
     found: list[Candidate] = []
     refused = dict.fromkeys(legality.refused)
+    if options.cannot_cut:
+        refused[Illegal("pp > 1", options.cannot_cut)] = None
     for mesh in meshes(devices, legality, options):
         if global_batch % mesh.dp:
             refused[Illegal(f"dp={mesh.dp}", f"the global batch of {global_batch} is not divisible by {mesh.dp} data-parallel ranks")] = None

@@ -80,6 +80,7 @@ class Setting:
     buffer_bytes: int
     limit_bytes: float
     makespan_s: Makespan
+    tp_is_pinned: bool = False
 
 
 def in_flight(candidate: Candidate) -> tuple[int, ...]:
@@ -90,10 +91,11 @@ def in_flight(candidate: Candidate) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A solved space as units in execution order, with the picks it came from."""
+    """A solved space as units in execution order, with the picks it came from; `divided` says whether ranks share any work along tp."""
 
     picks: tuple[int, ...]
     units: tuple[PlacedUnit, ...]
+    divided: bool
 
 
 class Rejected(Enum):
@@ -101,10 +103,13 @@ class Rejected(Enum):
 
     MEMORY = "no cut fits in memory"
     BOUND = "slower than the incumbent whatever the schedule"
+    IDLE = "every rank of a tensor-parallel group does the same work"
 
 
 def evaluate(placed: Placed, candidate: Candidate, setting: Setting, *, incumbent_s: float | None) -> Evaluation | Rejected:
     """The best cut of the units for `candidate`, priced, unless it cannot beat `incumbent_s`."""
+    if not (placed.divided or candidate.mesh.tp == 1 or setting.tp_is_pinned):
+        return Rejected.IDLE
     parts = _cut(placed.units, candidate, setting)
     if parts is None:
         return Rejected.MEMORY

@@ -199,7 +199,9 @@ class Pool:
 
 
 def _units(space: Space, solution: Solution) -> Placed:
-    return Placed(solution.picks, place(space, solution.picks))
+    chosen = ((d, d.ways[pick]) for d, pick in zip(space.decisions, solution.picks, strict=True))
+    divided = any(way.strategy.divided and d.op is not None and d.op.flop > 0 for d, way in chosen)
+    return Placed(solution.picks, place(space, solution.picks), divided)
 
 
 def _key(candidate: Candidate) -> tuple[int, int, bool, int]:

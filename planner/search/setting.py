@@ -17,7 +17,7 @@ def setting_of(family: GraphFamily, cluster: Cluster, options: Options, makespan
     precision = Precision(DTYPE_BYTES[family.dtype], DTYPE_BYTES[family.compute_dtype], DTYPE_BYTES[reduce_dtype(family, options)])
     buffers = sum(prod(buffer.shape) * DTYPE_BYTES[buffer.dtype] for buffer in family.low.buffers)
     limit = min(cluster.device.memory_bytes, options.memory_bytes or cluster.device.memory_bytes)
-    return Setting(cluster, precision, buffers, float(limit), makespan_s)
+    return Setting(cluster, precision, buffers, float(limit), makespan_s, tp_is_pinned="tp" in dict(options.mesh))
 
 
 def reduce_dtype(family: GraphFamily, options: Options) -> str:

@@ -129,6 +129,8 @@ def _of_op(pricer: Pricer, op: Op, saved: Mapping[str, bool]) -> Decision:
     graph, degree = pricer.graph, pricer.degree
     if op.border:
         found = transitions(graph.by_name[op.outputs[0]], degree)
+        if _is_cut(graph, op.border):
+            found = tuple(strategy for strategy in found if strategy.inputs == strategy.outputs)
     elif degree == 1:
         found = (Strategy((R,) * len(op.inputs), (R,) * len(op.outputs), False),)
     else:
@@ -138,6 +140,15 @@ def _of_op(pricer: Pricer, op: Op, saved: Mapping[str, bool]) -> Decision:
     inside = op.name in graph.region_of
     ways = tuple(Way(s, pricer.op(op, s), saved_bytes=_kept_bytes(graph, op, s, degree, saved)) for s in found)
     return Decision(op.name, op, None, graph.multiplicity(op), inside, ways)
+
+
+def _is_cut(graph: Graph, border: str) -> bool:
+    """Whether a border belongs to a module around repeated blocks, which a pipeline takes apart, or is the model's own output: there the
+    runtime has no call to hook. The model's inputs are placed by the job."""
+    module, _, rest = border.partition(":")
+    if not module:
+        return rest.startswith("output")
+    return any(copy.startswith(f"{module}.") for region in graph.regions for copy in region.copies)
 
 
 def saved_makers(graph: Graph) -> Mapping[str, bool]:

@@ -6,7 +6,8 @@ stage s spends on units j..i-1 per microbatch, the largest of which sets the pac
     best(s, i) = min over j < i of max(best(s-1, j), c(s-1, j, i))      if units j..i-1 fit in the memory of stage s-1
 
 O(stages x units^2), vectorised over j. A stage holds min(stages - s, microbatches) microbatches under 1f1b and all of them under gpipe, so
-the memory of the same units differs by stage. Ties are broken towards the smaller sum of boundary traffic.
+the memory of the same units differs by stage. Every stage must hold parameters, or its optimizer has nothing to do. Ties are broken towards
+the smaller sum of boundary traffic.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def cut(units: Sequence[Unit], *, in_flight: Sequence[int], fixed_bytes: float, 
     )
     sent = np.array([unit.sent_s for unit in units])
     may_begin = np.array([bool(unit.begin) for unit in units])
-    nonempty = np.arange(count + 1)[:, None] > np.arange(count)[None, :]
+    nonempty = (np.arange(count + 1)[:, None] > np.arange(count)[None, :]) & (resident > 0)
     best, traffic = np.full(count, np.nan), np.zeros(count)
     best[0] = 0.0
     chosen: list[NDArray[np.int64]] = []

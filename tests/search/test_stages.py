@@ -27,7 +27,8 @@ def _pace(units: Sequence[Unit], begins: Sequence[int], in_flight: Sequence[int]
     worst = 0.0
     for stage, (start, end) in enumerate(zip(begins, ends, strict=True)):
         part = units[start:end]
-        if sum(u.resident_bytes + in_flight[stage] * u.in_flight_bytes for u in part) > limit or (stage and not part[0].begin):
+        held = sum(u.resident_bytes + in_flight[stage] * u.in_flight_bytes for u in part)
+        if held > limit or (stage and not part[0].begin) or not sum(u.resident_bytes for u in part):
             return None
         worst = max(worst, sum(u.seconds for u in part) + (part[0].sent_s if stage else 0.0))
     return worst
