@@ -12,7 +12,20 @@ from torch import Tensor, nn
 from planner.ir import plan_json
 from planner.ir.batch import forward_arguments
 from planner.ir.plan import Plan
-from planner.runtime import attention, batches, borders, check, data_parallel, embedding, materialize, pipeline, placements, recompute, shared
+from planner.runtime import (
+    attention,
+    batches,
+    borders,
+    check,
+    data_parallel,
+    embedding,
+    materialize,
+    pipeline,
+    placements,
+    recompute,
+    shared,
+    statistics,
+)
 from planner.runtime.job import Job
 from planner.runtime.split import split, stage_plan
 from planner.runtime.whole import Whole
@@ -73,6 +86,7 @@ def place(module: nn.Module, plan: Plan, world: World, *, seed: int) -> None:
     engine = data_parallel.is_needed(plan)
     units = data_parallel.units(module, plan)
     recompute.install(module, plan)
+    statistics.install(module, plan)
     if world.degrees.tp > 1:
         attention.register()
         embedding.install(module, plan)

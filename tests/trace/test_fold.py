@@ -1,5 +1,7 @@
 """Repeated blocks are recorded once, and nothing but the length of the graph changes by it."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -77,6 +79,25 @@ def test_attributes_that_differ_otherwise_keep_blocks_apart():
     folded, full = folded_and_full(build)
     assert {"layers.*[0-2]": ("layers.0", "layers.1", "layers.2")} == region_copies(folded)
     assert_equal_work(folded, full)
+
+
+def scaled_by(factor):
+    def build():
+        blocks = [Block(n) for n in range(4)]
+        for number, block in enumerate(blocks):
+            block.scale = partial(torch.mul, other=factor(number))
+        return Stack(blocks)
+
+    return build
+
+
+def test_partial_functions_are_compared_by_what_they_call():
+    """functools.partial itself is equal to nothing but itself."""
+    folded, full = folded_and_full(scaled_by(lambda number: 2.0))
+    assert {"layers.*": tuple(f"layers.{n}" for n in range(4))} == region_copies(folded)
+    assert_equal_work(folded, full)
+    folded, _ = folded_and_full(scaled_by(lambda number: 2.0 if number < 3 else 3.0))
+    assert {"layers.*[0-2]": tuple(f"layers.{n}" for n in range(3))} == region_copies(folded)
 
 
 def test_shared_parameters_keep_blocks_apart():
