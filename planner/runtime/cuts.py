@@ -1,7 +1,7 @@
 """Where a plan cuts a model.
 
-Stage i begins at the first call of the module `plan.stages[i].begin`. With the forward as a list of calls (see `fold`), and begin(i) a
-position in it, the tensors that cross cut i are
+Stage i begins at the first call of the module `plan.stages[i].begin` or, where that is a container, of a module in it. With the forward as
+a list of calls (see `fold`), and begin(i) a position in it, the tensors that cross cut i are
 
     live(i) = { v : made at a position < begin(i), read at a position >= begin(i) or returned by the model }
 
@@ -11,14 +11,14 @@ positions) is not sent but computed again where it is read; parameters and buffe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from planner.errors import PlanError
+from planner.errors import MismatchError, PlanError
 from planner.ir.names import matches
 from planner.ir.plan import Plan
 from planner.runtime.export import blocks, cannot_cut, example, export, frames
@@ -69,14 +69,28 @@ class Cuts:
 def cut(model: nn.Module, plan: Plan) -> Cuts:
     """Exports `model` and finds the cuts of `plan`.
 
-    Raises ModelError, with the reason, if the model cannot be cut, PlanError if a stage begins at a module that forward does not call.
+    Raises ModelError, with the reason, if the model cannot be cut, PlanError if a stage begins at a module that forward does not call,
+    MismatchError for a border that no stage can apply.
     """
     begins = [stage.begin for stage in plan.stages[1:]]
     around = frames(begins)
+    refuse_borders(plan, around)
     dtype = getattr(torch, plan.model.compute_dtype) if plan.model.compute_dtype != plan.model.dtype else None
     program = export(model, example(plan.model.inputs), whole=tuple(blocks(model, around)), compute_dtype=dtype)
     hooked = {name.partition(":")[0] for name, _ in plan.activations}
     return cuts_of(model, fold(program, model, around, hooked=lambda fqn: any(matches(glob, fqn) for glob in hooked)), begins)
+
+
+def refuse_borders(plan: Plan, around: Set[str]) -> None:
+    """MismatchError names a border of one of the modules `around`, which are cut: no rank runs them whole, so nothing would apply it."""
+    for name, moved in plan.activations:
+        owner = name.partition(":")[0]
+        changes = moved.value_from != moved.value or moved.grad_from != moved.grad
+        if changes and any(matches(owner, fqn) for fqn in around):
+            raise MismatchError(
+                f"border {name}: {owner or 'the model'} is cut into pipeline stages, so no rank can apply it; "
+                "plan this model again, or with --mesh pp=1"
+            )
 
 
 def cuts_of(model: nn.Module, folded: Folded, begins: Sequence[str]) -> Cuts:
@@ -94,7 +108,7 @@ def start_positions(graph: fx.Graph, begins: Sequence[str]) -> Iterator[int]:
     """The position of the first call of each of `begins`; PlanError if there is none or it comes too early."""
     previous = 0
     for begin in begins:
-        found = (index for index, node in enumerate(graph.nodes) if begin in node.meta.get("modules", ()))
+        found = (index for index, node in enumerate(graph.nodes) if any(is_within(fqn, begin) for fqn in node.meta.get("modules", ())))
         position = next(found, None)
         if position is None:
             raise PlanError(f"a stage begins at module {begin!r}, which forward does not call; plan this model again")
@@ -104,6 +118,11 @@ def start_positions(graph: fx.Graph, begins: Sequence[str]) -> Iterator[int]:
             )
         yield position
         previous = position
+
+
+def is_within(fqn: str, outer: str) -> bool:
+    """Whether `fqn` is the module `outer` or lies in it."""
+    return fqn == outer or fqn.startswith(f"{outer}.")
 
 
 def is_parameter(model: nn.Module, node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import fx, nn
 
-from planner.errors import ModelError, PlanError
+from planner.errors import MismatchError, ModelError, PlanError
 from planner.ir.names import lookup
 from planner.ir.plan import Plan
 from planner.runtime.cuts import Cuts, attribute, cut
@@ -23,7 +23,8 @@ from planner.runtime.world import default_device
 def split(model: nn.Module, plan: Plan, *, pp_rank: int, device: torch.device | None = None) -> StagePart:
     """Stage `pp_rank` of `plan`, with the modules and parameters of `model` itself; `model` may be on the meta device.
 
-    Raises ModelError, with the reason, if the model cannot be cut, PlanError if a stage begins at a module that forward does not call.
+    Raises ModelError, with the reason, if the model cannot be cut, PlanError if a stage begins at a module that forward does not call,
+    MismatchError for a border of a module that is cut.
     """
     return part_of(cut(model, plan), pp_rank, device=device or default_device())
 
@@ -166,6 +167,6 @@ def why_not(model: nn.Module, plan: Plan) -> str:
     """Why `model` cannot be cut as `plan` says, in one line; empty if it can."""
     try:
         cut(model, plan)
-    except (ModelError, PlanError) as error:
+    except (MismatchError, ModelError, PlanError) as error:
         return str(error)
     return ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -11,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from benchmarks.models import gpt, llama, lstm_seq2seq, t5, vit
-from planner.errors import ModelError, PlanError
+from benchmarks.models import gpt, llama, lstm_seq2seq, resnet, t5, vit
+from planner.errors import MismatchError, ModelError, PlanError
 from planner.ir.mesh import Mesh
-from planner.ir.plan import Plan, Stage
+from planner.ir.placement import Partial, Replicate
+from planner.ir.plan import Activation, Plan, Stage
 from planner.runtime.materialize import Start, fill
 from planner.runtime.split import split, why_not
 from planner.runtime.stage import StagePart
@@ -47,6 +50,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], ModuleType, tuple[str, ...]]] = 
     "t5": (t5.tiny, t5, ("decoder",)),
     "vit": (vit.tiny, vit, ("layers.1",)),
     "lstm": (lstm_seq2seq.tiny, lstm_seq2seq, ("decoder",)),
+    "resnet": (resnet.tiny, resnet, ("stages",)),
     "skipping": (pipeline_models.Skipping, pipeline_models, ("b", "c")),
 }
 
@@ -190,3 +194,17 @@ def test_why_a_model_cannot_be_cut(model: Callable[[], nn.Module], begin: str, e
     with pytest.raises(error, match=text):
         split(made, plan_of(made, Vectors, begin), pp_rank=0)
     assert "" != why_not(made, plan_of(made, Vectors, begin))
+
+
+@pytest.mark.parametrize("border", ["decoder:output", ":input['tokens']"])
+def test_a_border_of_a_module_that_is_cut_is_refused(border: str) -> None:
+    """No rank runs the module whole, so its border would silently never be applied."""
+    model = t5.tiny()
+    plan = plan_of(model, t5, "decoder.layers.1")
+    moved = Activation(Partial(), Replicate(), Replicate(), Replicate())
+    still = replace(moved, value_from=Replicate())
+    assert "" == why_not(model, replace(plan, activations=((border, still), ("decoder.layers.*:output", moved))))
+    wrong = replace(plan, activations=((border, moved),))
+    with pytest.raises(MismatchError, match=f"^border {re.escape(border)}: (decoder|the model) is cut into pipeline stages, so no rank can"):
+        split(model, wrong, pp_rank=1)
+    assert border in why_not(model, wrong)
