@@ -115,13 +115,15 @@ class Region:
 
     `glob` names all of them ("layers.*"). `ops` are the names of the body's forward ops. `carried` pairs (read, written): in the first copy
     the body reads `read`, in every later one the tensor that the copy before wrote as `written`; consumers after the region see the last
-    copy's `written`. Every other input of the body is the same tensor for all copies.
+    copy's `written`. Every other input of the body is the same tensor for all copies. `inner` are ops of the body that the last copy does not
+    run: what it does instead stands outside the region.
     """
 
     glob: str
     copies: tuple[str, ...]
     ops: tuple[str, ...]
     carried: tuple[tuple[str, str], ...]
+    inner: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -182,8 +184,9 @@ class Graph:
 
     def multiplicity(self, op: Op) -> int:
         """How many ops of the unfolded graph this one stands for."""
-        region = self.region_of.get(op.origin or op.name)
-        return region.count if region else 1
+        name = op.origin or op.name
+        region = self.region_of.get(name)
+        return region.count - (name in region.inner) if region else 1
 
     def copies_of(self, parameter: Parameter) -> int:
         """How many parameters of the model this one stands for."""

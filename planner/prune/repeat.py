@@ -4,7 +4,8 @@ Scopes first: numbered siblings (`layers.0`, `layers.1`, ...) are the candidates
 signature lists its ops with targets, arguments, module names relative to the block, and where every input comes from, by position; two blocks
 are copies only if their signatures are equal, forward and backward. A run of copies is folded if each reads, at every position, either the same
 outside tensor as the first or what the copy before it wrote, and nothing else reads what a copy wrote, except after the last. The fold is exact
-for any cost that depends on what the signature holds; what it adds is that all copies are decided alike.
+for any cost that depends on what the signature holds; what it adds is that all copies are decided alike. Sums of gradients are left out of
+the signature, because a tensor that all copies read collects its gradient in one sum less than there are copies: the first copy's sums count.
 
 Source: Shi et al., arXiv:2302.00247 (names and min_dup); the structural check is ours.
 """
@@ -19,6 +20,7 @@ from itertools import pairwise
 from planner.ir.graph import Graph, Op, Region
 from planner.ir.names import block_glob
 
+_SUM = "aten.add.Tensor"
 _COPY = re.compile(r"(.*?)(\d+)")
 
 
@@ -43,11 +45,21 @@ def fold(graph: Graph, *, min_dup: int = 2) -> Graph:
 def _first_run(graph: Graph, min_dup: int) -> tuple[tuple[_Block, ...], tuple[tuple[str, str], ...]] | None:
     for siblings in _families(graph):
         for start in range(len(siblings)):
-            blocks = siblings[start:]
-            length, carried = _chain(graph, blocks)
-            if length >= max(2, min_dup):
-                return blocks[:length], carried
+            for first in _first_copies(graph, siblings[start]):
+                blocks = (first, *siblings[start + 1 :])
+                length, carried = _chain(graph, blocks)
+                if length >= max(2, min_dup):
+                    return blocks[:length], carried
     return None
+
+
+def _first_copies(graph: Graph, block: _Block) -> Iterator[_Block]:
+    """The block as it is, and without borders at its entrance: what the first copy reads may be made by an operator, where later ones read
+    the border that the copy before ends with."""
+    yield block
+    inner = tuple(op for op in block.ops if not op.border.startswith(f"{block.fqn}:input"))
+    if len(inner) < len(block.ops):
+        yield _block_of(graph, block.fqn, inner)
 
 
 def _families(graph: Graph) -> Iterator[tuple[_Block, ...]]:
@@ -67,7 +79,10 @@ def _families(graph: Graph) -> Iterator[tuple[_Block, ...]]:
 
 
 def _block(graph: Graph, fqn: str) -> _Block:
-    ops = tuple(op for op in graph.ops if op.module == fqn or op.module.startswith(fqn + "."))
+    return _block_of(graph, fqn, tuple(op for op in graph.ops if op.module == fqn or op.module.startswith(fqn + ".")))
+
+
+def _block_of(graph: Graph, fqn: str, ops: tuple[Op, ...]) -> _Block:
     reads: dict[str, int] = {}
     writes: dict[str, int] = {}
     parameters = {p.tensor: p.fqn for p in graph.parameters} | {b.tensor: b.fqn for b in graph.buffers}
@@ -77,7 +92,7 @@ def _block(graph: Graph, fqn: str) -> _Block:
         for name in op.outputs:
             writes.setdefault(name, len(writes))
         lines.append((op.target, op.module[len(fqn) :], op.args, op.flop, op.border[len(fqn) :], tuple(sources), _shapes(graph, op)))
-        lines.extend((b.target, b.args, b.flop, _shapes(graph, b)) for b in graph.backward_of.get(op.name, ()))
+        lines.extend((b.target, b.args, b.flop, _shapes(graph, b)) for b in graph.backward_of.get(op.name, ()) if b.target != _SUM)
         lines.append(tuple(writes.get(name, -1) for name in op.saved))
     return _Block(fqn, ops, tuple(reads), tuple(writes), tuple(lines))
 

@@ -86,11 +86,13 @@ def cross(tensor: Tensor, border: Border) -> Tensor:
 
 
 def install(module: nn.Module, activations: tuple[tuple[str, Activation], ...]) -> None:
-    """Hooks the borders of a plan onto the modules of `module`; a glob whose copies live on other stages is simply absent."""
-    for name, activation in activations:
-        border = parse_border(name, activation)
+    """Hooks the borders of a plan onto the modules of `module`; a glob whose copies live on other stages is simply absent, and a border that
+    names one copy goes before the glob that stands for it."""
+    borders = [parse_border(name, activation) for name, activation in activations]
+    named = {(border.module, border.side, border.path) for border in borders}
+    for border in borders:
         for fqn, owner in module.named_modules():
-            if matches(border.module, fqn):
+            if fqn == border.module or (matches(border.module, fqn) and (fqn, border.side, border.path) not in named):
                 hook(owner, border)
 
 

@@ -147,15 +147,14 @@ def _parameters(chosen: Chosen) -> tuple[tuple[str, tuple[Placement, ...]], ...]
 
 
 def _activations(chosen: Chosen) -> tuple[tuple[str, Activation], ...]:
-    """Borders that change a placement, and those at stage cuts that are not R/R."""
+    """Borders that change a placement, those at stage cuts that are not R/R, and a last copy's own where the other copies' is listed."""
     cut = {name for cost in chosen.evaluation.stages[1:] for name in cost.units[0].crossings}
+    borders = [(decision.op, way) for decision, way in chosen.ways if decision.op is not None and decision.op.border]
+    changed = {op.outputs[0] for op, way in borders if way.strategy.inputs != way.strategy.outputs}
     found = {}
-    for decision, way in chosen.ways:
-        op = decision.op
-        if op is None or not op.border:
-            continue
+    for op, way in borders:
         before, after = way.strategy.inputs[0], way.strategy.outputs[0]
-        if before != after or (op.outputs[0] in cut and after != R):
+        if before != after or (op.outputs[0] in cut and after != R) or op.outputs[0].removesuffix("@exit") in changed:
             found[_border_name(chosen.graph, op)] = _activation(before, after)
     return tuple(sorted(found.items()))
 

@@ -1,7 +1,7 @@
 """Best first over candidates: cheap bounds first, exact placement only where a bound still promises something.
 
     bound 1   every op divided perfectly over tp, no communication            one pass over the graph
-    bound 2   the LP relaxation of the placement problem, without memory
+    bound 2   the LP relaxation of the placement problem, without memory and what happens once a step
     value     the fastest placement, stage cuts, simulated schedule, if that fits in memory
     bound 3   the LP with the memory of all stages together as a limit, if it does not
     value     placement under that limit, stage cuts, simulated schedule
@@ -71,13 +71,13 @@ def search(candidates: Sequence[Candidate], pool: Pool, *, max_seconds: float, p
             heapq.heappush(heap, (max(bound_s, step), rung + 1, candidate))
         elif isinstance(step, Evaluation):
             solved.append(step)
-            lowest.append(bound_s)
+            lowest.append(max(bound_s, pool.placement_bound_s(candidate)))
             best_s = step.step_s if best_s is None else min(best_s, step.step_s)
         elif step is Rejected.MEMORY:
             too_large += 1
         else:
             slower += 1
-            lowest.append(bound_s)
+            lowest.append(max(bound_s, pool.placement_bound_s(candidate)))
     solved.extend(_runners_up(pool, solved, heap))
     solved.sort(key=lambda e: (e.step_s, e.candidate))
     bound_s = min([*lowest, *(bound for bound, _, _ in heap[:1])], default=0.0)

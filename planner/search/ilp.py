@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ortools.linear_solver import pywraplp
 
 from planner.ir.placement import Layout
-from planner.ir.problem import Problem, Solution, cost_s, memory_bytes
+from planner.ir.problem import Problem, Solution, cost_s, is_consistent, memory_bytes
 
 _INTEGRAL = 1e-6
 _SECOND = 1e6  # costs enter the solver in microseconds, memory in MiB: both are then of order 1 to 1e6
@@ -38,6 +38,8 @@ def solve(problem: Problem, *, gap: float = 1e-4) -> Solution | None:
 
     `gap` is the relative gap at which the integer program stops; the bound in the solution is proven either way.
     """
+    if all(len(node.choices) == 1 for node in problem.nodes):
+        return _only_choice(problem)
     program = _build(problem, "GLOP")
     if program.solver.Solve() != pywraplp.Solver.OPTIMAL:
         return None
@@ -52,6 +54,13 @@ def solve(problem: Problem, *, gap: float = 1e-4) -> Solution | None:
     picks = tuple(max(range(len(row)), key=lambda c, row=row: row[c].solution_value()) for row in program.variables)  # type: ignore[misc]
     total = cost_s(problem, picks)
     return Solution(picks, total, min(bound_s, total), memory_bytes(problem, picks))
+
+
+def _only_choice(problem: Problem) -> Solution | None:
+    picks = (0,) * len(problem.nodes)
+    total, used = cost_s(problem, picks), memory_bytes(problem, picks)
+    fits = problem.memory_limit is None or used <= problem.memory_limit
+    return Solution(picks, total, total, used) if fits and is_consistent(problem, picks) else None
 
 
 def _build(problem: Problem, engine: str) -> _Program:

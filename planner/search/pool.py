@@ -10,9 +10,11 @@ from functools import cache
 from planner.ir.family import GraphFamily
 from planner.ir.graph import Graph, Op, Region
 from planner.ir.problem import Choice, Node, Problem, Solution
+from planner.prune.exits import split
 from planner.prune.repeat import fold
 from planner.search import ilp
 from planner.search.candidates import Candidate
+from planner.search.data_parallel import reduces_per_step
 from planner.search.evaluate import Evaluation, Placed, Rejected, Setting, evaluate, in_flight
 from planner.search.price import Pricer, StageMemory, kernels, memory_kinds, optimizer_step_s
 from planner.search.space import Space, Weights, build, saved_makers
@@ -58,10 +60,11 @@ class Pool:
         self.space = cache(self._space)
         self.ideal = cache(self._ideal)
         self.placed = cache(self._placed)
+        self.units = cache(self._units)
         self.solved = cache(self._solved)
 
     def _graph(self, microbatch_size: int) -> Graph:
-        return fold(self.family.at(microbatch_size))
+        return split(fold(self.family.at(microbatch_size)))
 
     def _space(self, microbatch_size: int, tp: int) -> Space:
         return build(self.pricer(microbatch_size, tp), grad_bytes=self.setting.precision.reduce_bytes)
@@ -95,27 +98,49 @@ class Pool:
         entry = sum(graph.by_name[read].nbytes / tp for read, _ in region.carried)
         return IdealBlock(region.count, numel, saved, entry)
 
-    def _placed(self, microbatch_size: int, tp: int, recompute: bool, reductions: int) -> tuple[Solution, Placed] | None:
+    def _placed(self, microbatch_size: int, tp: int, weights: Weights) -> tuple[Solution, Placed] | None:
         """The fastest placement without a memory limit."""
         space = self.space(microbatch_size, tp)
-        solution = ilp.solve(space.problem(Weights(reductions, recompute, 1.0, 0.0)))
-        return (solution, _units(space, solution)) if solution else None
+        solution = ilp.solve(space.problem(weights))
+        return (solution, self.units(microbatch_size, tp, solution.picks)) if solution else None
+
+    def _units(self, microbatch_size: int, tp: int, picks: tuple[int, ...]) -> Placed:
+        space = self.space(microbatch_size, tp)
+        chosen = ((d, d.ways[pick]) for d, pick in zip(space.decisions, picks, strict=True))
+        divided = any(way.strategy.divided and d.op is not None and d.op.flop > 0 for d, way in chosen)
+        return Placed(picks, place(space, picks), divided)
+
+    def _fastest(self, candidate: Candidate) -> tuple[Solution, Placed] | None:
+        timed = replace(self.weights(candidate), in_flight=0.0, state_bytes=0.0)
+        return self.placed(candidate.microbatch_size, candidate.mesh.tp, timed)
 
     def first_bound_s(self, candidate: Candidate) -> float:
         """Bound 1 of `best_first`, with the optimizer's least time."""
         ideal = self.ideal(candidate.microbatch_size, candidate.mesh.tp)
         seconds = ideal.seconds + (ideal.again_s if candidate.recompute == "full" else 0.0)
-        return self._step_bound_s(seconds, candidate)
+        return _pipelined(seconds, candidate) + self._least_optimizer_s(candidate)
+
+    def _least_optimizer_s(self, candidate: Candidate) -> float:
+        trainable = self.ideal(candidate.microbatch_size, candidate.mesh.tp).trainable_numel / candidate.mesh.pp
+        return optimizer_step_s(int(trainable), candidate, self.setting.cluster, self.setting.precision)
 
     def second_bound_s(self, candidate: Candidate) -> float:
-        """Bound 2 of `best_first`; the first one where no placement exists."""
-        placed = self.placed(*_key(candidate))
-        return self.first_bound_s(candidate) if placed is None else self._step_bound_s(placed[0].bound_s, candidate)
+        """Bound 2 of `best_first`, with the optimizer's least time; the first one where no placement exists."""
+        free = Weights(0.0, 0.0, candidate.recompute == "full", 0.0, 0.0)
+        placed = self.placed(candidate.microbatch_size, candidate.mesh.tp, free)
+        return (
+            self.first_bound_s(candidate) if placed is None else _pipelined(placed[0].bound_s, candidate) + self._least_optimizer_s(candidate)
+        )
+
+    def placement_bound_s(self, candidate: Candidate) -> float:
+        """Bound 2 with everything that happens once a step in the LP."""
+        placed = self._fastest(candidate)
+        return self.first_bound_s(candidate) if placed is None else _pipelined(placed[0].bound_s, candidate)
 
     def third_bound_s(self, candidate: Candidate) -> float | None:
         """Bound 3 of `best_first`: the LP with the memory of all stages together as a limit; None if that has no solution."""
         solution = self._limited(candidate, 1.0)
-        return None if solution is None else self._step_bound_s(solution.bound_s, candidate)
+        return None if solution is None else _pipelined(solution.bound_s, candidate)
 
     def may_fit(self, candidate: Candidate) -> bool:
         """False if even perfectly divided, the parameters and activations do not find room in the stages."""
@@ -139,7 +164,7 @@ class Pool:
 
     def unlimited(self, candidate: Candidate, *, incumbent_s: float | None) -> Evaluation | Rejected:
         """The candidate with its fastest placement."""
-        placed = self.placed(*_key(candidate))
+        placed = self._fastest(candidate)
         return Rejected.MEMORY if placed is None else evaluate(placed[1], candidate, self.setting, incumbent_s=incumbent_s)
 
     def limited(self, candidate: Candidate, *, incumbent_s: float | None) -> Evaluation | Rejected:
@@ -148,8 +173,8 @@ class Pool:
             solution = self._limited(candidate, share)
             if solution is None:
                 break
-            space = self.space(candidate.microbatch_size, candidate.mesh.tp)
-            found = evaluate(_units(space, solution), candidate, self.setting, incumbent_s=incumbent_s)
+            units = self.units(candidate.microbatch_size, candidate.mesh.tp, solution.picks)
+            found = evaluate(units, candidate, self.setting, incumbent_s=incumbent_s)
             if found is not Rejected.MEMORY:
                 return found
         return Rejected.MEMORY
@@ -163,7 +188,7 @@ class Pool:
         if solution is None:
             return None
         roomy = replace(self.setting, limit_bytes=2.0**62)
-        found = evaluate(_units(space, solution), candidate, roomy, incumbent_s=None)
+        found = evaluate(self.units(candidate.microbatch_size, candidate.mesh.tp, solution.picks), candidate, roomy, incumbent_s=None)
         return None if isinstance(found, Rejected) else found
 
     def _limited(self, candidate: Candidate, share: float) -> Solution | None:
@@ -181,31 +206,21 @@ class Pool:
         return self.setting.limit_bytes - memory_kinds(nothing, candidate, self.setting.cluster, self.setting.precision).total
 
     def weights(self, candidate: Candidate) -> Weights:
-        """How this candidate values time and memory."""
-        numel = 1 << 20
-        flying = in_flight(candidate)
-        with_state, without = (
-            memory_kinds(StageMemory(n, n, 0, 0.0, 0.0, 0), candidate, self.setting.cluster, self.setting.precision).total for n in (numel, 0)
+        """How this candidate values time and memory. What happens once a step weighs 1 / (p + m - 1) of what every microbatch does, because
+        a step is (p + m - 1) / p times a microbatch through all p stages, and the stages do their share of the rest side by side."""
+        numel = 1 << 24
+        cluster, precision, mesh = self.setting.cluster, self.setting.precision, candidate.mesh
+        with_state, without = (memory_kinds(StageMemory(n, n, 0, 0.0, 0.0, 0), candidate, cluster, precision).total for n in (numel, 0))
+        rounds = mesh.pp + candidate.microbatches - 1
+        return Weights(
+            reductions=reduces_per_step(candidate) / rounds if mesh.tp > 1 else 0.0,
+            element_s=optimizer_step_s(numel, candidate, cluster, precision) / numel / rounds,
+            recompute=candidate.recompute == "full",
+            in_flight=min(in_flight(candidate)),
+            state_bytes=(with_state - without) / numel,
         )
-        _, _, recompute, reductions = _key(candidate)
-        return Weights(reductions, recompute, min(flying), (with_state - without) / numel)
-
-    def _step_bound_s(self, seconds: float, candidate: Candidate) -> float:
-        """A bound on the step from one on a microbatch through all stages."""
-        mesh = candidate.mesh
-        trainable = self.ideal(candidate.microbatch_size, mesh.tp).trainable_numel / mesh.pp
-        optimizer = optimizer_step_s(int(trainable), candidate, self.setting.cluster, self.setting.precision)
-        return seconds * (mesh.pp + candidate.microbatches - 1) / mesh.pp + optimizer
 
 
-def _units(space: Space, solution: Solution) -> Placed:
-    chosen = ((d, d.ways[pick]) for d, pick in zip(space.decisions, solution.picks, strict=True))
-    divided = any(way.strategy.divided and d.op is not None and d.op.flop > 0 for d, way in chosen)
-    return Placed(solution.picks, place(space, solution.picks), divided)
-
-
-def _key(candidate: Candidate) -> tuple[int, int, bool, int]:
-    """What decides the fastest placement: microbatch, degree, recompute, and whether every microbatch pays for partial gradients. Where they
-    are reduced once a step, the placement takes them as free; the evaluation does not."""
-    every = candidate.mesh.tp > 1 and candidate.zero >= 2
-    return candidate.microbatch_size, candidate.mesh.tp, candidate.recompute == "full", int(every)
+def _pipelined(seconds: float, candidate: Candidate) -> float:
+    """A bound on the step from one on a microbatch through all stages (see `best_first`)."""
+    return seconds * (candidate.mesh.pp + candidate.microbatches - 1) / candidate.mesh.pp

@@ -56,10 +56,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How a candidate values time and memory: reductions of partial gradients per microbatch, whether blocks are recomputed, microbatches in
-    flight, state bytes per parameter element."""
+    """How a candidate values time and memory, per microbatch: how often partial gradients are reduced, seconds of the optimizer per element
+    of a parameter; whether blocks are recomputed; microbatches in flight, state bytes per element."""
 
     reductions: float
+    element_s: float
     recompute: bool
     in_flight: float
     state_bytes: float
@@ -84,7 +85,7 @@ class Space:
         seconds = way.seconds
         if again:
             seconds += price.forward_s + price.forward_tp_s
-        seconds += way.reduce_s * weights.reductions
+        seconds += way.reduce_s * weights.reductions + way.numel * weights.element_s
         held = way.numel * weights.state_bytes + (0.0 if again else way.saved_bytes * weights.in_flight)
         return Choice(way.ports, decision.copies * seconds, decision.copies * held)
 
@@ -102,7 +103,7 @@ def build(pricer: Pricer, *, grad_bytes: int) -> Space:
 
 def _pruned(space: Space) -> Space:
     """Without the ways that no neighbour can agree with."""
-    _, kept = consistent(space.problem(Weights(0, False, 0.0, 0.0)))
+    _, kept = consistent(space.problem(Weights(0.0, 0.0, False, 0.0, 0.0)))
     decisions = (replace(d, ways=tuple(d.ways[way] for way in ways)) for d, ways in zip(space.decisions, kept, strict=True))
     return replace(space, decisions=tuple(decisions))
 
@@ -118,7 +119,7 @@ def _leaves(pricer: Pricer, grad_bytes: int) -> list[Decision]:
             reduce_s = 0.0
             if layout.grad.is_partial:
                 reduce_s = pricer.all_reduce_s(parameter.numel * grad_bytes)
-            ways.append(Way(Strategy((), (layout,), False), free, numel=numel, reduce_s=reduce_s))
+            ways.append(Way(Strategy((), (layout,), False), free, numel=numel, reduce_s=reduce_s if parameter.trainable else 0.0))
         found.append(Decision(parameter.tensor, None, parameter, graph.copies_of(parameter), False, tuple(ways)))
     for name in (*(buffer.tensor for buffer in graph.buffers), *graph.inputs):  # the runtime hands them over whole
         found.append(Decision(name, None, None, 1, False, (Way(Strategy((), (R,), False), free),)))

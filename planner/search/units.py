@@ -65,7 +65,8 @@ def unit_names(graph: Graph) -> tuple[str, ...]:
     """For each forward op, the module whose call begins its unit; what comes before the first call belongs to that one."""
     blocks = [copy for region in graph.regions for copy in region.copies]
     containers = {".".join(parts[:length]) for parts in (copy.split(".") for copy in blocks) for length in range(1, len(parts))}
-    calls = [_call(op.module, containers) for op in graph.ops]
+    home = {copy: region.copies[0] for region in graph.regions for copy in region.copies}
+    calls = [home.get(call, call) for call in (_call(op.module, containers) for op in graph.ops)]
     current = next(filter(None, calls), "")
     names, seen = [], {current}
     for call in calls:
@@ -99,13 +100,34 @@ def place(space: Space, picks: Sequence[int]) -> tuple[PlacedUnit, ...]:
     before: list[Op] = []
     for name, ops in grouped.items():
         region = regions.get(name)
-        units.append(_unit(space, ops, chosen, layouts, name, region is not None, _crossing(graph, before, None)))
-        if region:
-            body = [op for op in ops if op.name in region.ops]  # the first copy may have a border of its own before it
-            copy = _unit(space, body, chosen, layouts, region.copies[1], True, _crossing(graph, [*before, *ops], region))
-            units.extend(replace(copy, begin=begin) for begin in region.copies[1:])
+        if region is None:
+            units.append(_unit(space, ops, chosen, layouts, name, False, _crossing(graph, before, None)))
+        else:
+            units.extend(_copies(space, region, ops, before, chosen, layouts))
         before.extend(ops)
     return tuple(units)
+
+
+def _copies(
+    space: Space,
+    region: Region,
+    ops: Sequence[Op],
+    before: Sequence[Op],
+    chosen: dict[str, tuple[Decision, Way]],
+    layouts: Mapping[str, Layout],
+) -> list[PlacedUnit]:
+    """The copies of a block: the first may have a border of its own before it, the last one instead of what only leads to another copy."""
+    inside = [op for op in ops if op.name in region.ops]
+    entry = [op for op in ops[: ops.index(inside[0])]]
+    exits = [op for op in ops[ops.index(inside[0]) :] if op.name not in region.ops]
+    last = [*(op for op in inside if op.name not in region.inner), *exits]
+    graph, names = space.graph, region.copies
+    between = _crossing(graph, [*before, *entry, *inside], region)
+    found = [_unit(space, [*entry, *inside], chosen, layouts, names[0], True, _crossing(graph, before, None))]
+    if len(names) > 2:
+        middle = _unit(space, inside, chosen, layouts, names[1], True, between)
+        found.extend(replace(middle, begin=name) for name in names[1:-1])
+    return [*found, _unit(space, last, chosen, layouts, names[-1], True, between)]
 
 
 def _made(decision: Decision) -> tuple[str, ...]:
@@ -153,7 +175,7 @@ def _unit(
     ways = [chosen[op.name][1] for op in ops]
     prices = [way.price for way in ways]
     entry = [name for region in graph.regions if set(region.ops) & {op.name for op in ops} for name, _ in region.carried]
-    own = f"{next((r.copies[0] for r in graph.regions if begin in r.copies), begin)}:"
+    own = tuple(f"{copy}:" for copy in next((r.copies for r in graph.regions if begin in r.copies), (begin,)))
     inner = [way for op, way in zip(ops, ways, strict=True) if not op.border.startswith(own)]
     used = dict.fromkeys(name for op in ops for name in op.inputs)
     parameters = [p for p in graph.parameters if p.tensor in used]
