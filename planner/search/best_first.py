@@ -14,6 +14,7 @@ candidates by their best bound so far; when that reaches the best value, nothing
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -45,6 +46,9 @@ class Outcome:
 
 _SHOWN = 6
 """Plans of which the report has room for: the best and five others."""
+
+_TRIES = 2
+"""Candidates evaluated for a pair of degrees that only the report asks for."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many candidates are settled, and how many there are."""
@@ -85,25 +89,24 @@ def search(candidates: Sequence[Candidate], pool: Pool, *, max_seconds: float, p
 
 
 def _runners_up(pool: Pool, solved: Sequence[Evaluation], heap: Sequence[tuple[float, int, Candidate]]) -> list[Evaluation]:
-    """Plans that bounds had ruled out, evaluated all the same, one for each other mesh shape: they show what the best one is better than."""
-    shapes = {_shape(evaluation.candidate) for evaluation in solved}
+    """Plans that bounds had ruled out, evaluated all the same, for other degrees than the solved ones: they show what the best one is better
+    than. Two are tried for each pair of degrees, because the most promising one may not fit."""
+    tries = Counter(_degrees(evaluation.candidate) for evaluation in solved for _ in range(_TRIES))
     found: list[Evaluation] = []
-    tried = 0
-    for _, _, candidate in sorted(heap):
-        if not solved or len(solved) + len(found) >= _SHOWN or tried >= 4 * _SHOWN:
+    for _, _, candidate in sorted(heap) if solved else ():
+        if len(solved) + len(found) >= _SHOWN or sum(tries.values()) - _TRIES * len(solved) >= _TRIES * _SHOWN:
             break
-        if _shape(candidate) not in shapes:
-            tried += 1
+        if tries[_degrees(candidate)] < _TRIES:
+            tries[_degrees(candidate)] += 1
             evaluation = pool.unlimited(candidate, incumbent_s=None)
             if isinstance(evaluation, Evaluation):
-                shapes.add(_shape(candidate))
+                tries[_degrees(candidate)] = _TRIES
                 found.append(evaluation)
     return found
 
 
-def _shape(candidate: Candidate) -> tuple[int, int, bool, str]:
-    mesh = candidate.mesh
-    return mesh.pp, mesh.tp, mesh.dp_shard > 1, candidate.recompute
+def _degrees(candidate: Candidate) -> tuple[int, int]:
+    return candidate.mesh.pp, candidate.mesh.tp
 
 
 def _climb(pool: Pool, candidate: Candidate, rung: int, best_s: float | None) -> float | Evaluation | Rejected:
