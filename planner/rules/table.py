@@ -7,7 +7,8 @@ Each rule lists candidate strategies; here they are completed and filtered, the 
 3. a tensor without gradient has no gradient placement;
 4. where no output has a gradient (comparisons, indices), a whole input may be consumed under R or R/P;
 5. an operator that works in place leaves its first input where it was;
-6. one tensor read twice has one layout.
+6. one tensor read twice has one layout;
+7. a pending sum that backward has to copy (a reshape of a transposed gradient) is summed there: one all_reduce, declared.
 
 Every strategy is checked against what DTensor does (tests/rules): no communication inside the operator beyond `Strategy.collectives`, and
 the output and gradient placements stated here.
@@ -15,13 +16,14 @@ the output and gradient placements stated here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from planner.errors import RuleError
 from planner.ir.graph import Op, Tensor
 from planner.ir.placement import RP, Layout, R, without_grad
-from planner.ir.strategy import Strategy
+from planner.ir.strategy import Collective, Strategy
 from planner.rules import attention, conv, create, dropout, einsum, embedding, loss, norm, pointwise, reduce, scatter, view
 from planner.rules.border import transitions
 from planner.rules.call import Call, Rule, Rules, replicated
@@ -47,10 +49,13 @@ def has_rule(target: str) -> bool:
     return target == "border" or target in RULES or _functional(target) in RULES
 
 
-def strategies(op: Op, tensors: Mapping[str, Tensor], degree: int) -> tuple[Strategy, ...]:
-    """Every way to run `op` on an axis of `degree` ranks without communicating, all-replicated first; a border's are its transitions.
+_COPY = "aten.clone.default"
 
-    RuleError names the operator and its module where the table has no rule.
+
+def strategies(op: Op, tensors: Mapping[str, Tensor], degree: int, *, backward: Sequence[Op] = ()) -> tuple[Strategy, ...]:
+    """Every way to run `op` on an axis of `degree` ranks, all-replicated first; a border's are its transitions.
+
+    `backward` are the backward ops of `op`. What communicates inside the operator is in `Strategy.collectives`. RuleError names the operator and its module where the table has no rule.
     """
     call = Call(op, tuple(tensors[name] for name in op.inputs), tuple(tensors[name] for name in op.outputs), degree)
     if op.target == "border":
@@ -60,7 +65,19 @@ def strategies(op: Op, tensors: Mapping[str, Tensor], degree: int) -> tuple[Stra
         return (replicated(call),)
     candidates = (_written(call, strategy) for strategy in (replicated(call), *rule(call)))
     found = (variant for strategy in candidates if _legal(call, strategy) for variant in _readings(call, strategy))
+    if any(step.target == _COPY for step in backward):
+        found = (_copied(call, strategy) for strategy in found)
     return tuple(dict.fromkeys(found))
+
+
+def _copied(call: Call, strategy: Strategy) -> Strategy:
+    """`strategy` where backward copies the arriving gradient: DTensor sums what is pending before it copies."""
+    sums = [tensor for tensor, layout in zip(call.outputs, strategy.outputs, strict=True) if layout.grad.is_partial]
+    if not sums:
+        return strategy
+    inputs = tuple(replace(layout, grad=layout.value) if layout.grad.is_partial else layout for layout in strategy.inputs)
+    collectives = (Collective("all_reduce", "tp", "backward", tensor.nbytes) for tensor in sums)
+    return replace(strategy, inputs=inputs, collectives=(*strategy.collectives, *collectives))
 
 
 def _rule(call: Call) -> Rule:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
@@ -92,6 +93,7 @@ def opaque(module: nn.Module, kept: Opaque, recorder: Recorder) -> Callable[...,
     """
     original = module.forward
 
+    @wraps(original)  # a batch is matched with the signature of the model's own forward
     def forward(*args: Any, **kwargs: Any) -> Any:
         if recorder.paused:
             return original(*args, **kwargs)
