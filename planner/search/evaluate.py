@@ -170,10 +170,10 @@ def _stage_cost(part: tuple[PlacedUnit, ...], index: int, candidate: Candidate, 
     tp = (sum(u.forward_tp_s for u in part), sum(u.backward_tp_s for u in part) + sum(u.repeated_tp_s for u in again))
     traffic = stage_traffic(part, index, candidate, setting.precision)
     exposed = traffic.exposed(setting.cluster, candidate.mesh, forward_s=forward + tp[0], backward_s=backward + recompute + tp[1])
-    partial = traffic_s(partial_gradients(part, candidate, setting.precision), setting.cluster, candidate.mesh)
+    sums_s = traffic_s(partial_gradients(part, candidate, setting.precision), setting.cluster, candidate.mesh)
     trainable = stage_memory(part, candidate, flying=0, buffer_bytes=0).trainable_numel
     optimizer = optimizer_step_s(trainable, candidate, setting.cluster, setting.precision)
-    return StageCost(part, (forward, backward), recompute, tp, exposed.per_microbatch_s, exposed.once_s + partial, optimizer)
+    return StageCost(part, (forward, backward), recompute, tp, exposed.per_microbatch_s, exposed.once_s + sums_s, optimizer)
 
 
 def _memory(part: tuple[PlacedUnit, ...], index: int, candidate: Candidate, setting: Setting) -> MemoryKinds:

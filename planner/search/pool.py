@@ -3,12 +3,11 @@ built when first needed and kept for the length of one search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from planner.ir.family import GraphFamily
-from planner.ir.graph import Graph, Op, Region
+from planner.ir.graph import Graph
 from planner.ir.problem import Choice, Node, Problem, Solution
 from planner.prune.exits import split
 from planner.prune.repeat import fold
@@ -16,36 +15,13 @@ from planner.search import ilp
 from planner.search.candidates import Candidate
 from planner.search.data_parallel import reduces_per_step
 from planner.search.evaluate import Evaluation, Placed, Rejected, Setting, evaluate, in_flight
+from planner.search.ideal import Ideal, ideal
 from planner.search.price import Pricer, StageMemory, kernels, memory_kinds, optimizer_step_s
-from planner.search.space import Space, Weights, build, saved_makers
+from planner.search.space import Space, Weights, build
 from planner.search.units import place
 
 _SHARES = (1.0, 0.85)
 """Parts of the memory that are offered to the placement in turn: stages are never all equally full, and temporaries depend on placement."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ideal:
-    """Every op divided perfectly over tp, free of communication: less than any placement needs. Seconds per microbatch, seconds of one more
-    forward of the repeated blocks, elements of parameters, saved bytes per microbatch without and with full recompute."""
-
-    seconds: float
-    again_s: float
-    numel: float
-    trainable_numel: float
-    saved_bytes: float
-    entry_bytes: float
-    blocks: tuple[IdealBlock, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class IdealBlock:
-    """One of `count` copies of a block, perfectly divided."""
-
-    count: int
-    numel: float
-    saved_bytes: float
-    entry_bytes: float
 
 
 class Pool:
@@ -73,30 +49,7 @@ class Pool:
         return Pricer(self.graph(microbatch_size), self.setting.cluster, tp, self.work(microbatch_size))
 
     def _ideal(self, microbatch_size: int, tp: int) -> Ideal:
-        graph = self.graph(microbatch_size)
-        pricer = self.pricer(microbatch_size, tp)
-        prices = [(graph.multiplicity(op), op.name in graph.region_of, pricer.ideal(op)) for op in graph.ops]
-        saved = saved_makers(graph)
-        parameters = [(p.trainable, graph.copies_of(p) * p.numel / tp) for p in graph.parameters]
-        kept = [(op, graph.by_name[name].nbytes / tp) for op in graph.ops if not op.border for name in op.outputs if name in saved]
-        blocks = tuple(self._ideal_block(graph, region, kept, tp) for region in graph.regions)
-        return Ideal(
-            seconds=sum(copies * (forward + backward) for copies, _, (forward, backward) in prices),
-            again_s=sum(copies * forward for copies, inside, (forward, _) in prices if inside),
-            numel=sum(numel for _, numel in parameters),
-            trainable_numel=sum(numel for trainable, numel in parameters if trainable),
-            saved_bytes=sum(graph.multiplicity(op) * nbytes for op, nbytes in kept),
-            entry_bytes=sum(block.count * block.entry_bytes for block in blocks)
-            + sum(nbytes for op, nbytes in kept if op.name not in graph.region_of),
-            blocks=blocks,
-        )
-
-    def _ideal_block(self, graph: Graph, region: Region, kept: Sequence[tuple[Op, float]], tp: int) -> IdealBlock:
-        inside = frozenset(region.ops)
-        numel = sum(p.numel / tp for p in graph.parameters if p.trainable and p.fqn.startswith(region.copies[0] + "."))
-        saved = sum(nbytes for op, nbytes in kept if op.name in inside)
-        entry = sum(graph.by_name[read].nbytes / tp for read, _ in region.carried)
-        return IdealBlock(region.count, numel, saved, entry)
+        return ideal(self.pricer(microbatch_size, tp))
 
     def _placed(self, microbatch_size: int, tp: int, weights: Weights) -> tuple[Solution, Placed] | None:
         """The fastest placement without a memory limit."""
@@ -116,8 +69,8 @@ class Pool:
 
     def first_bound_s(self, candidate: Candidate) -> float:
         """Bound 1 of `best_first`, with the optimizer's least time."""
-        ideal = self.ideal(candidate.microbatch_size, candidate.mesh.tp)
-        seconds = ideal.seconds + (ideal.again_s if candidate.recompute == "full" else 0.0)
+        least = self.ideal(candidate.microbatch_size, candidate.mesh.tp)
+        seconds = least.seconds + (least.again_s if candidate.recompute == "full" else 0.0)
         return _pipelined(seconds, candidate) + self._least_optimizer_s(candidate)
 
     def _least_optimizer_s(self, candidate: Candidate) -> float:
@@ -147,19 +100,18 @@ class Pool:
         room = self._room(candidate)
         if room <= 0 or self.least_bytes(candidate) > self.setting.limit_bytes:
             return False
-        ideal = self.ideal(candidate.microbatch_size, candidate.mesh.tp)
         per_element = self.weights(candidate).state_bytes
-        for block in ideal.blocks:
+        for block in self.ideal(candidate.microbatch_size, candidate.mesh.tp).blocks:
             state, kept = block.numel * per_element, block.entry_bytes if candidate.recompute == "full" else block.saved_bytes
-            if sum(int(room / (state + flying * kept)) for flying in in_flight(candidate) if state + kept) < block.count and state + kept:
+            if state + kept and sum(int(room / (state + flying * kept)) for flying in in_flight(candidate)) < block.count:
                 return False
         return True
 
     def least_bytes(self, candidate: Candidate) -> float:
         """A lower bound on the memory of the fullest rank."""
-        ideal, pp = self.ideal(candidate.microbatch_size, candidate.mesh.tp), candidate.mesh.pp
-        saved = ideal.entry_bytes if candidate.recompute == "full" else ideal.saved_bytes
-        stage = StageMemory(int(ideal.numel / pp), int(ideal.trainable_numel / pp), 0, saved / pp, 0.0, 0)
+        least, pp = self.ideal(candidate.microbatch_size, candidate.mesh.tp), candidate.mesh.pp
+        saved = least.entry_bytes if candidate.recompute == "full" else least.saved_bytes
+        stage = StageMemory(int(least.numel / pp), int(least.trainable_numel / pp), 0, saved / pp, 0.0, 0)
         return memory_kinds(stage, candidate, self.setting.cluster, self.setting.precision).total
 
     def unlimited(self, candidate: Candidate, *, incumbent_s: float | None) -> Evaluation | Rejected:
