@@ -26,10 +26,12 @@ from planner.runtime import (
     shared,
     statistics,
 )
+from planner.runtime.initialisers import initialisers
 from planner.runtime.job import Job
 from planner.runtime.split import split, stage_plan
 from planner.runtime.whole import Whole
-from planner.runtime.world import World, start
+from planner.runtime.world import World
+from planner.runtime.world import start as start_world
 
 
 def parallelize(
@@ -52,13 +54,13 @@ def parallelize(
     plan = plan if isinstance(plan, Plan) else plan_json.load(Path(plan))
     module = model if isinstance(model, nn.Module) else model()
     check.check_model(module, plan)
-    world = start(plan.mesh)
+    world = start_world(plan.mesh)
     check.check_values(module, world)
     weigh = weight or partial(samples, plan)
     if plan.mesh.pp > 1:
         return staged(module, plan, world, loss=loss, weight=weigh, seed=seed)
     engine = Whole(module, plan, world, partial(forward_arguments, module.forward))
-    place(module, plan, world, seed=seed)
+    place(module, plan, materialize.Start(world.device, seed, initialisers(module)), world)
     counted = frozenset(fqn for fqn, _ in module.named_parameters())
     return Job((module,), plan, world, engine, loss, weigh, (), counted)
 
@@ -67,10 +69,11 @@ def staged(
     module: nn.Module, plan: Plan, world: World, *, loss: Callable[[Any, Any], Tensor], weight: Callable[[Any], float], seed: int
 ) -> Job:
     """The job of a rank that runs some of the stages of a pipeline."""
+    start = materialize.Start(world.device, seed, initialisers(module))
     own = range(world.coordinate("pp"), len(plan.stages), plan.mesh.pp)
     parts = tuple(split(module, plan, pp_rank=stage, device=world.device) for stage in own)
     for part in parts:
-        place(part.module, stage_plan(plan, part), world, seed=seed)
+        place(part.module, stage_plan(plan, part), start, world)
     copies = shared.copies(parts, world)
     shared.broadcast_values(copies)
     counted = frozenset(fqn for fqn, _ in shared.counted(parts))
@@ -78,7 +81,7 @@ def staged(
     return Job(modules, plan, world, pipeline.runner(parts, plan, world), loss, weight, copies, counted)
 
 
-def place(module: nn.Module, plan: Plan, world: World, *, seed: int) -> None:
+def place(module: nn.Module, plan: Plan, start: materialize.Start, world: World) -> None:
     """Gives `module`, whose names are those of the whole model, values, placements, borders, recompute and its data-parallel engine.
 
     One unit at a time: a block is built whole, cut along tp and sharded over dp before the next one is built.
@@ -93,7 +96,7 @@ def place(module: nn.Module, plan: Plan, world: World, *, seed: int) -> None:
         borders.install(module, plan.activations)
     for fqn, _ in (*units, ("", module)):
         owners = tuple(name for name, _ in module.named_modules() if owned(name, fqn, units))
-        materialize.fill(module, owners, materialize.Start(world.device, seed))
+        materialize.fill(module, owners, start)
         if world.degrees.tp > 1:
             placements.distribute(module, owners, plan, world.tp)
         if engine:

@@ -10,7 +10,8 @@ import copy
 import functools
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from planner.errors import ModelError
 from planner.ir.batch import forward_arguments
+from planner.runtime.initialisers import LENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,8 @@ def attach(root: nn.Module, fqn: str, value: nn.Module | nn.Parameter | Tensor, 
 def lend_initialisers(holder: nn.Module, original: nn.Module) -> None:
     """Gives a module that stands for a cut one that one's `reset_parameters` and `init_buffers`, for the tensors that the stage has.
 
-    They run on a copy without submodules, in which the tensors of other stages are there for the moment, so that the random numbers drawn are
-    those of the whole model.
+    They, and initialisers of the whole model, run on a copy without submodules, in which the tensors of other stages are there for the
+    moment, so that the random numbers drawn are those of the whole model.
     """
     own = dict(itertools.chain(original.named_parameters(recurse=False), original.named_buffers(recurse=False)))
     if not own:
@@ -144,18 +146,23 @@ def lend_initialisers(holder: nn.Module, original: nn.Module) -> None:
     blank.__dict__ = {**original.__dict__, "_modules": {}, "_parameters": {}, "_buffers": {}, "_non_persistent_buffers_set": set()}
     shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in own.items()}
 
-    def run(method: str) -> None:
-        device = next(itertools.chain(holder.parameters(recurse=False), holder.buffers(recurse=False))).device
+    def run(act: Callable[[nn.Module], Any]) -> None:
+        held = dict(itertools.chain(holder.named_parameters(recurse=False), holder.named_buffers(recurse=False)))
+        if not held:
+            return
+        device = next(iter(held.values())).device
         for name, shape in shapes.items():
-            blank.register_buffer(name, torch.zeros_like(shape, device=device))
-        getattr(blank, method)()
-        for name, tensor in itertools.chain(holder.named_parameters(recurse=False), holder.named_buffers(recurse=False)):
+            value = held[name].detach().clone() if name in held else torch.zeros_like(shape, device=device)
+            blank.register_buffer(name, value)
+        act(blank)
+        for name, tensor in held.items():
             tensor.detach().copy_(blank._buffers[name])
         blank._buffers.clear()
 
     for method in ("reset_parameters", "init_buffers"):
         if hasattr(original, method):
-            setattr(holder, method, functools.partial(run, method))
+            setattr(holder, method, functools.partial(run, operator.methodcaller(method)))
+    setattr(holder, LENT, run)
 
 
 def on_device(arguments: Any, device: torch.device) -> Any:
