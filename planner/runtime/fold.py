@@ -232,8 +232,10 @@ def check_sources(node: fx.Node, facts: Facts) -> None:
     arguments = {item.name for item in facts.calls[call].inputs if isinstance(item, NodeName)}
     own = f"{facts.calls[call].fqn}."
     for source in node.all_input_nodes:
+        if source.name in arguments:
+            continue
         if source.name in facts.attributes:
             if not any(name.startswith(own) for name in facts.names[facts.attributes[source.name]]):
                 raise cannot_cut(f"{call} reads {facts.attributes[source.name]}, which belongs to another module")
-        elif facts.places[source.name].call != call and source.name not in arguments and source.name not in facts.constants:
+        elif facts.places[source.name].call != call and source.name not in facts.constants:
             raise cannot_cut(f"{call} reads a tensor ({source.name}) that is not among its arguments")

@@ -102,8 +102,9 @@ def program_of(cuts: Cuts, stage: int, received: tuple[fx.Node, ...], sent: tupl
     """The graph of one stage."""
     folded, nodes, names = cuts.folded, cuts.nodes_of(stage), attribute_names(cuts, stage)
     graph, env = fx.Graph(), {}
-    inputs = [node for node in nodes if node.name in folded.inputs]
-    constants = [node for node in nodes if node.name in folded.constants]
+    placeholders = [node for node in nodes if node.op == "placeholder"]  # named by their targets: fx renames `input`
+    inputs = [node for node in placeholders if node.target in folded.inputs]
+    constants = [node for node in placeholders if node.target in folded.constants]
     for node in (*received, *inputs, *constants):
         env[node] = graph.placeholder(node.name)
     for node in received:
@@ -117,8 +118,8 @@ def program_of(cuts: Cuts, stage: int, received: tuple[fx.Node, ...], sent: tupl
     graph.output(fx.map_arg(output.args[0], env.__getitem__) if last else tuple(env[node] for node in sent))
     return Program(
         graph=graph,
-        inputs=tuple(folded.inputs[node.name] for node in inputs),
-        constants=tuple(folded.constants[node.name].to(device) for node in constants),
+        inputs=tuple(folded.inputs[str(node.target)] for node in inputs),
+        constants=tuple(folded.constants[str(node.target)].to(device) for node in constants),
         output=folded.output if last else None,
         signature=inspect.signature(cuts.model.forward),
     )
