@@ -107,9 +107,7 @@ def train(cell: Cell) -> Result:
     weights = [_difference(value, alone.get_parameter(fqn), 1.0) for fqn, value in values.items()]
     named = [(fqn, b) for part in job.parts for fqn, b in part.named_buffers() if not cell.divided]  # each rank has statistics of its own
     buffers = [_difference(b, alone.get_buffer(fqn), 1.0) for fqn, b in named]
-    return Result(
-        loss, gradient, norm, max(weights, default=0.0), max(buffers, default=0.0), worst, differences, values, _names(job)
-    )
+    return Result(loss, gradient, norm, max(weights, default=0.0), max(buffers, default=0.0), worst, differences, values, _names(job))
 
 
 def _train_alone(alone: nn.Module, source: ModelSource, batch: dict[str, torch.Tensor], *, parts: int) -> float:

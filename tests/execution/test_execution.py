@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,10 @@ def failures(cells: Sequence[Cell], results: Sequence[dict[str, Result]]) -> dic
     found = {}
     for cell in cells:
         for result in (ranks[cell.name] for ranks in results):
-            worst = max(result.loss, result.gradient, result.weight)
             if result.error:
                 found[cell.name] = result.error
-            elif not worst <= TOLERANCE[cell.dtype]:
-                found[cell.name] = f"{result}"
+            elif not result.largest <= TOLERANCE[cell.dtype]:
+                found[cell.name] = f"{replace(result, values={})}"
             elif result.collectives:
                 found[cell.name] = "; ".join(result.collectives)
     return found
