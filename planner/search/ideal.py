@@ -12,7 +12,7 @@ from planner.search.space import saved_makers
 
 @dataclass(frozen=True, slots=True)
 class IdealBlock:
-    """One of `count` copies of a block: elements of its parameters, bytes per microbatch that it saves or, recomputed, keeps at its entrance."""
+    """One of `count` copies of a block: elements of its parameters, bytes per microbatch that it saves or, recomputed, keeps of its input."""
 
     count: int
     numel: float

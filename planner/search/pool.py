@@ -54,7 +54,7 @@ class Pool:
     def _placed(self, microbatch_size: int, tp: int, weights: Weights) -> tuple[Solution, Placed] | None:
         """The fastest placement without a memory limit."""
         space = self.space(microbatch_size, tp)
-        solution = ilp.solve(space.problem(weights))
+        solution = _solve(space, space.problem(weights))
         return (solution, self.units(microbatch_size, tp, solution.picks)) if solution else None
 
     def _units(self, microbatch_size: int, tp: int, picks: tuple[int, ...]) -> Placed:
@@ -136,7 +136,7 @@ class Pool:
         space = self.space(candidate.microbatch_size, candidate.mesh.tp)
         weighed = space.problem(self.weights(candidate))
         swapped = tuple(Node(n.name, tuple(Choice(c.ports, c.memory_bytes * 2.0**-40) for c in n.choices)) for n in weighed.nodes)
-        solution = ilp.solve(Problem(swapped, weighed.links))
+        solution = _solve(space, Problem(swapped, weighed.links))
         if solution is None:
             return None
         roomy = replace(self.setting, limit_bytes=2.0**62)
@@ -150,7 +150,8 @@ class Pool:
         return self.solved(candidate.microbatch_size, candidate.mesh.tp, self.weights(candidate), limit)
 
     def _solved(self, microbatch_size: int, tp: int, weights: Weights, limit: float) -> Solution | None:
-        return ilp.solve(self.space(microbatch_size, tp).problem(weights, memory_limit=limit))
+        space = self.space(microbatch_size, tp)
+        return _solve(space, space.problem(weights, memory_limit=limit))
 
     def _room(self, candidate: Candidate) -> float:
         """Memory of a rank that is left for parameters, their states and activations."""
@@ -171,6 +172,12 @@ class Pool:
             in_flight=min(in_flight(candidate)),
             state_bytes=(with_state - without) / numel,
         )
+
+
+def _solve(space: Space, problem: Problem) -> Solution | None:
+    """The solution with a way for every decision of the space."""
+    found = ilp.solve(problem)
+    return None if found is None else replace(found, picks=space.shape.expand(found.picks))
 
 
 def _pipelined(seconds: float, candidate: Candidate) -> float:

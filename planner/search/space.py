@@ -16,6 +16,7 @@ from planner.ir.placement import Layout, R
 from planner.ir.problem import Choice, Link, Node, Problem
 from planner.ir.strategy import Strategy
 from planner.prune.consistency import consistent
+from planner.prune.determined import Joined, Members, join
 from planner.rules.border import transitions
 from planner.rules.leaf import layouts
 from planner.rules.table import strategies
@@ -66,28 +67,38 @@ class Weights:
     state_bytes: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Space:
-    """All decisions of one graph at one degree."""
+    """All decisions of one graph at one degree. `shape` is the placement problem without costs, its determined nodes joined."""
 
     graph: Graph
     degree: int
     decisions: tuple[Decision, ...]
-    links: tuple[Link, ...]
+    shape: Joined
 
     def problem(self, weights: Weights, *, memory_limit: float | None = None) -> Problem:
-        """Seconds per microbatch and bytes on one rank, as if the whole model were one stage."""
-        nodes = tuple(Node(d.name, tuple(self._choice(d, way, weights) for way in d.ways)) for d in self.decisions)
-        return Problem(nodes, self.links, memory_limit)
+        """Seconds per microbatch and bytes on one rank, as if the whole model were one stage; `shape.expand` turns its picks into ways."""
+        prices = [[_price(decision, way, weights) for way in decision.ways] for decision in self.decisions]
 
-    def _choice(self, decision: Decision, way: Way, weights: Weights) -> Choice:
-        price, again = way.price, weights.recompute and decision.recomputable
-        seconds = way.seconds
-        if again:
-            seconds += price.forward_s + price.forward_tp_s
-        seconds += way.reduce_s * weights.reductions + way.numel * weights.element_s
-        held = way.numel * weights.state_bytes + (0.0 if again else way.saved_bytes * weights.in_flight)
-        return Choice(way.ports, decision.copies * seconds, decision.copies * held)
+        def choice(ports: tuple[Layout, ...], members: Members) -> Choice:
+            parts = [prices[node][way] for node, way in members]
+            return Choice(ports, sum(seconds for seconds, _ in parts), sum(nbytes for _, nbytes in parts))
+
+        rows = zip(self.shape.problem.nodes, self.shape.members, strict=True)
+        nodes = tuple(
+            Node(node.name, tuple(choice(c.ports, members) for c, members in zip(node.choices, found, strict=True))) for node, found in rows
+        )
+        return Problem(nodes, self.shape.problem.links, memory_limit)
+
+
+def _price(decision: Decision, way: Way, weights: Weights) -> tuple[float, float]:
+    """Seconds and bytes of all copies."""
+    price, again = way.price, weights.recompute and decision.recomputable
+    seconds = way.seconds + way.reduce_s * weights.reductions + way.numel * weights.element_s
+    if again:
+        seconds += price.forward_s + price.forward_tp_s
+    held = way.numel * weights.state_bytes + (0.0 if again else way.saved_bytes * weights.in_flight)
+    return decision.copies * seconds, decision.copies * held
 
 
 def build(pricer: Pricer, *, grad_bytes: int) -> Space:
@@ -98,14 +109,10 @@ def build(pricer: Pricer, *, grad_bytes: int) -> Space:
     graph = pricer.graph
     saved = saved_makers(graph)
     decisions = [*_leaves(pricer, grad_bytes), *(_of_op(pricer, op, saved) for op in graph.ops)]
-    return _pruned(Space(graph, pricer.degree, tuple(decisions), _links(graph, decisions)))
-
-
-def _pruned(space: Space) -> Space:
-    """Without the ways that no neighbour can agree with."""
-    _, kept = consistent(space.problem(Weights(0.0, 0.0, False, 0.0, 0.0)))
-    decisions = (replace(d, ways=tuple(d.ways[way] for way in ways)) for d, ways in zip(space.decisions, kept, strict=True))
-    return replace(space, decisions=tuple(decisions))
+    bare = tuple(Node(d.name, tuple(Choice(way.ports, 0.0) for way in d.ways)) for d in decisions)
+    small, kept = consistent(Problem(bare, _links(graph, decisions)))
+    possible = tuple(replace(d, ways=tuple(d.ways[way] for way in ways)) for d, ways in zip(decisions, kept, strict=True))
+    return Space(graph, pricer.degree, possible, join(small))
 
 
 def _leaves(pricer: Pricer, grad_bytes: int) -> list[Decision]:
