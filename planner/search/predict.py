@@ -18,8 +18,8 @@ from planner.search.evaluate import Evaluation, Setting, StageCost
 from planner.search.price import mfu_of
 
 UNCALIBRATED = (0.75, 1.6)
-"""Predicted step time times these is the error bar before a profile is fitted. The ten measured configurations of Narayanan et al., SC21, table 1
-took 1.08 to 1.54 times what is predicted for them (tests/search/test_known_answers.py); other machines and models may lie on either side."""
+"""Predicted step time times these is the error bar before a profile is fitted. The ten measured configurations of Narayanan et al., SC21,
+table 1, took 1.08 to 1.54 times what is predicted for them (tests/search/test_known_answers.py); others may lie on either side."""
 
 
 def prediction(best: Evaluation, setting: Setting, *, flop: int, samples: int, tokens: int, compute_dtype: str) -> Prediction:
