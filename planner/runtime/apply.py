@@ -93,7 +93,7 @@ def place(module: nn.Module, plan: Plan, start: materialize.Start, world: World)
     if world.degrees.tp > 1:
         attention.register()
         embedding.install(module, plan)
-        borders.install(module, plan.activations)
+        borders.install(module, plan.activations, world.tp)
     for fqn, _ in (*units, ("", module)):
         owners = tuple(name for name, _ in module.named_modules() if owned(name, fqn, units))
         materialize.fill(module, owners, start)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor import placement_types as torch_placements
 from torch.utils import _pytree as pytree
 
@@ -27,21 +28,23 @@ _BORDER = re.compile(r"(?P<fqn>[^:]*):(?P<side>input|output)(?P<path>.*)")
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A border of a plan: module glob, side ("input" or "output"), pytree path in torch's `keystr` form, and its placements."""
+    """A border of a plan: module glob, side ("input" or "output"), pytree path in torch's `keystr` form, its placements, and the mesh along
+    which they are."""
 
     name: str
     module: str
     side: str
     path: str
     activation: Activation
+    mesh: DeviceMesh | None = None
 
 
-def parse_border(name: str, activation: Activation) -> Border:
+def parse_border(name: str, activation: Activation, mesh: DeviceMesh | None = None) -> Border:
     """The parts of a border's name; PlanError if it is not of the form `FQN:input['x']`."""
     match = _BORDER.fullmatch(name)
     if match is None:
         raise PlanError(f"border {name!r} is not of the form FQN:input or FQN:output, followed by a path such as ['mask'] or [0]")
-    return Border(name, match["fqn"], match["side"], match["path"], activation)
+    return Border(name, match["fqn"], match["side"], match["path"], activation, mesh)
 
 
 def agrees(found: torch_placements.Placement, expected: torch_placements.Placement) -> bool:
@@ -81,14 +84,25 @@ class _Cross(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped
 
 def cross(tensor: Tensor, border: Border) -> Tensor:
     """`tensor` on the other side of `border`, with its gradient's way back recorded."""
-    crossed: Tensor = _Cross.apply(tensor, border)
+    crossed: Tensor = _Cross.apply(on_mesh(tensor, border), border)
     return crossed
 
 
-def install(module: nn.Module, activations: tuple[tuple[str, Activation], ...]) -> None:
+def on_mesh(tensor: Tensor, border: Border) -> Tensor:
+    """`tensor`, replicated on the mesh where the model made it from nothing (a table of positions) and the border expects it whole.
+
+    No parameter flows into such a tensor; its gradient ends here.
+    """
+    if isinstance(tensor, DTensor) or border.mesh is None or not border.activation.value_from.is_replicate:
+        return tensor
+    placed = DTensor.from_local(tensor.detach(), border.mesh, [Replicate()], run_check=False)
+    return placed.requires_grad_(tensor.requires_grad)
+
+
+def install(module: nn.Module, activations: tuple[tuple[str, Activation], ...], mesh: DeviceMesh | None = None) -> None:
     """Hooks the borders of a plan onto the modules of `module`; a glob whose copies live on other stages is simply absent, and a border that
     names one copy goes before the glob that stands for it."""
-    borders = [parse_border(name, activation) for name, activation in activations]
+    borders = [parse_border(name, activation, mesh) for name, activation in activations]
     named = {(border.module, border.side, border.path) for border in borders}
     for border in borders:
         for fqn, owner in module.named_modules():

@@ -105,10 +105,14 @@ def initialise(owner: nn.Module, fqn: str, done: set[int], start: Start) -> None
 
 
 def initialise_by_model(owner: nn.Module, fqn: str, new: set[int], start: Start) -> None:
-    """Runs the model's initialiser on the submodule, unless there is something in it that is not among the `new` tensors."""
+    """Runs the model's initialiser on the submodule, unless there is something in it that is not among the `new` tensors.
+
+    A model itself is skipped if all its tensors are in submodules: a pipeline may cut it, and then no rank could do the same.
+    """
     rule = innermost(start.initialisers, fqn)
     inside = [*owner.parameters(), *owner.buffers()]
-    if rule is not None and inside and all(id(tensor) in new for tensor in inside):
+    only_around = any(fqn == model for model, _ in start.initialisers) and not any(True for _ in own(owner))
+    if rule is not None and inside and not only_around and all(id(tensor) in new for tensor in inside):
         with drawing(fqn, start):
             apply(rule, owner)
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import autopar
 from benchmarks.models import gpt, mlp
@@ -179,6 +180,17 @@ def test_a_border_refuses_what_was_not_priced() -> None:
     nowhere = borders.parse_border("norm:output[1]", Activation(R, R, R, R))
     with pytest.raises(MismatchError, match=r"border norm:output\[1\]: the module hands on \[0\], nothing at \[1\]"):
         borders.at_path((x,), nowhere)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_border_takes_a_tensor_that_the_model_made_from_nothing() -> None:
+    """Positions are the same on every rank, so they count as whole; their gradient is redistributed like any other and ends there."""
+    tp = world.start(ONE).tp
+    table = torch.ones(2, 2, requires_grad=True)
+    crossed = borders.cross(table, borders.parse_border("norm:input", Activation(R, R, R, R), tp))
+    assert (DTensor, True) == (type(crossed), crossed.requires_grad)
+    crossed.sum().backward()
+    assert table.grad is None
 
 
 def test_comparison_names_what_differs() -> None:
