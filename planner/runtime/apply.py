@@ -26,7 +26,6 @@ from planner.runtime import (
     shared,
     statistics,
 )
-from planner.runtime.initialisers import initialisers
 from planner.runtime.job import Job
 from planner.runtime.split import split, stage_plan
 from planner.runtime.whole import Whole
@@ -60,7 +59,7 @@ def parallelize(
     if plan.mesh.pp > 1:
         return staged(module, plan, world, loss=loss, weight=weigh, seed=seed)
     engine = Whole(module, plan, world, partial(forward_arguments, module.forward))
-    place(module, plan, materialize.Start(world.device, seed, initialisers(module)), world)
+    place(module, plan, materialize.start_of(module, world.device, seed), world)
     counted = frozenset(fqn for fqn, _ in module.named_parameters())
     return Job((module,), plan, world, engine, loss, weigh, (), counted)
 
@@ -69,7 +68,7 @@ def staged(
     module: nn.Module, plan: Plan, world: World, *, loss: Callable[[Any, Any], Tensor], weight: Callable[[Any], float], seed: int
 ) -> Job:
     """The job of a rank that runs some of the stages of a pipeline."""
-    start = materialize.Start(world.device, seed, initialisers(module))
+    start = materialize.start_of(module, world.device, seed)
     own = range(world.coordinate("pp"), len(plan.stages), plan.mesh.pp)
     parts = tuple(split(module, plan, pp_rank=stage, device=world.device) for stage in own)
     for part in parts:

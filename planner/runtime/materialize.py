@@ -19,16 +19,29 @@ import torch
 from torch import Tensor, nn
 
 from planner.errors import ModelError
-from planner.runtime.initialisers import Initialiser, apply, innermost
+from planner.runtime.initialisers import Initialiser, apply, initialisers, innermost
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where values live, which seed they come from, and the model's own rules for its submodules."""
+    """Where values live, which seed they come from, the model's own rules for its submodules, and for submodules that hold a tied parameter
+    by a later name the one that has its first."""
 
     device: torch.device
     seed: int
     initialisers: tuple[tuple[str, Initialiser], ...] = ()
+    first_owners: tuple[tuple[str, str], ...] = ()
+
+
+def start_of(model: nn.Module, device: torch.device, seed: int) -> Start:
+    """How the submodules of `model` start, also where a stage of a pipeline has only some of them."""
+    owners: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owner = name.rpartition(".")[0]
+        if owners.setdefault(id(parameter), owner) != owner:
+            tied[owner] = owners[id(parameter)]
+    return Start(device, seed, initialisers(model), tuple(tied.items()))
 
 
 def fill(module: nn.Module, fqns: Iterable[str], start: Start) -> None:
@@ -86,7 +99,8 @@ def moved_tensor(tensor: Tensor, device: torch.device) -> Tensor:
 @contextmanager
 def drawing(fqn: str, start: Start) -> Iterator[None]:
     """Random numbers that depend on the seed and `fqn` alone; those of the caller go on afterwards as if none had been drawn."""
-    digest = hashlib.sha256(f"{start.seed}:{fqn}".encode()).digest()
+    name = dict(start.first_owners).get(fqn, fqn)
+    digest = hashlib.sha256(f"{start.seed}:{name}".encode()).digest()
     devices = [start.device] if start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(int.from_bytes(digest[:7], "big"))

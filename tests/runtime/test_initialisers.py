@@ -12,7 +12,7 @@ from torch import nn
 from planner.ir.mesh import Mesh
 from planner.ir.plan import Stage
 from planner.runtime.initialisers import initialisers
-from planner.runtime.materialize import Start, fill
+from planner.runtime.materialize import Start, fill, start_of
 from planner.runtime.split import split
 from planner.trace.hf import hf_source
 from tests.runtime.plans import make_plan
@@ -136,3 +136,30 @@ def test_stages_of_a_pipeline_start_as_the_model_does() -> None:
     assert {"shift", "blocks.0.weight", "blocks.0.bias", "blocks.1.weight", "blocks.1.bias"} == set(found)
     assert {5.0} == set().union(*(found[name] for name in found if name != "shift"))
     assert {-5.0} == found["shift"]
+
+
+class Shared(nn.Module):
+    """Forward reads the table by its second name only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.reader, self.head = nn.Embedding(8, 4), nn.Embedding(8, 4), nn.Linear(4, 4)
+        self.reader.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.head(self.reader(tokens))
+        return y
+
+    @staticmethod
+    def inputs(batch_size: int, model: nn.Module) -> dict[str, torch.Tensor]:
+        return {"tokens": torch.randint(8, (batch_size, 3))}
+
+
+def test_a_tied_table_starts_alike_under_any_of_its_names() -> None:
+    """A stage that has it by a later name draws what the whole model does."""
+    whole, cut = on_meta(Shared), on_meta(Shared)
+    plan = make_plan(cut, Shared, mesh=Mesh(pp=2), stages=(Stage("", ()), Stage("head", ())), global_batch=4)  # type: ignore[arg-type]
+    start = start_of(cut, torch.device("cpu"), 0)
+    first = split(cut, plan, pp_rank=0, device=torch.device("cpu")).module
+    fill(first, [name for name, _ in first.named_modules()], start)
+    assert torch.equal(filled(whole).table.weight, first.reader.weight)
