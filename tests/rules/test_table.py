@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.errors import RuleError
 from planner.ir.graph import Op, Tensor, TensorArg
 from planner.ir.placement import RP, P, R, S
-from planner.ir.strategy import Strategy
+from planner.ir.strategy import Collective, Strategy
 from planner.rules.leaf import layouts
 from planner.rules.table import has_rule, strategies
 
@@ -26,6 +26,17 @@ def offered(op: Op, *tensors: Tensor, degree: int = 2) -> tuple[Strategy, ...]:
 
 def product(inputs: tuple[str, ...] = ("x", "w")) -> Op:
     return Op("mm", "aten.mm.default", inputs, ("y",), (A, B), "layers.0.wq", 0)
+
+
+def test_sums_that_backward_copies_are_summed_there() -> None:
+    """A reshape of a transposed gradient copies it, and DTensor sums what is pending first: one all_reduce of the gradient, declared."""
+    view = Op("view", "aten.view.default", ("x",), ("y",), (A, (2, 12, 16)), "wk", 0)
+    clone = Op("clone", "aten.clone.default", ("grad.y",), ("grad.c",), (A,), "wk", 0, origin="view")
+    tensors = {t.name: t for t in (tensor("x", 2, 6, 32), tensor("y", 2, 12, 16))}
+    assert Strategy((RP,), (RP,), False) in strategies(view, tensors, 2)
+    copied = strategies(view, tensors, 2, backward=(clone,))
+    assert Strategy((R,), (RP,), False, (Collective("all_reduce", "tp", "backward", 2 * 12 * 16 * 4),)) in copied
+    assert Strategy((RP,), (RP,), False) not in copied
 
 
 def test_column_and_row_parallel_products() -> None:
