@@ -87,11 +87,21 @@ def _call(module: str, containers: set[str]) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """A space with the way of each op and the layout of each tensor that were chosen."""
+
+    space: Space
+    ways: Mapping[str, Way]
+    layouts: Mapping[str, Layout]
+
+
 def place(space: Space, picks: Sequence[int]) -> tuple[PlacedUnit, ...]:
     """The units of a solved space, in the order of execution, with copies."""
     graph = space.graph
-    chosen = {d.name: (d, d.ways[pick]) for d, pick in zip(space.decisions, picks, strict=True)}
-    layouts = {name: layout for d, way in chosen.values() for name, layout in zip(_made(d), way.strategy.outputs, strict=True)}
+    chosen = [(decision, decision.ways[pick]) for decision, pick in zip(space.decisions, picks, strict=True)]
+    layouts = {name: layout for decision, way in chosen for name, layout in zip(_made(decision), way.strategy.outputs, strict=True)}
+    solved = _Solved(space, {decision.name: way for decision, way in chosen}, layouts)
     grouped: dict[str, list[Op]] = {}
     for op, name in zip(graph.ops, unit_names(graph), strict=True):
         grouped.setdefault(name, []).append(op)
@@ -99,39 +109,31 @@ def place(space: Space, picks: Sequence[int]) -> tuple[PlacedUnit, ...]:
     units: list[PlacedUnit] = []
     before: list[Op] = []
     for name, ops in grouped.items():
-        region = regions.get(name)
-        if region is None:
-            units.append(_unit(space, ops, chosen, layouts, name, False, _crossing(graph, before, None)))
+        if name in regions:
+            units.extend(_copies(solved, regions[name], ops, before))
         else:
-            units.extend(_copies(space, region, ops, before, chosen, layouts))
+            units.append(_unit(solved, ops, begin=name, block=False, crossings=_crossing(graph, before, None)))
         before.extend(ops)
     return tuple(units)
 
 
-def _copies(
-    space: Space,
-    region: Region,
-    ops: Sequence[Op],
-    before: Sequence[Op],
-    chosen: dict[str, tuple[Decision, Way]],
-    layouts: Mapping[str, Layout],
-) -> list[PlacedUnit]:
-    """The copies of a block: the first may have a border of its own before it, the last one instead of what only leads to another copy."""
-    inside = [op for op in ops if op.name in region.ops]
-    entry = [op for op in ops[: ops.index(inside[0])]]
-    exits = [op for op in ops[ops.index(inside[0]) :] if op.name not in region.ops]
-    last = [*(op for op in inside if op.name not in region.inner), *exits]
-    graph, names = space.graph, region.copies
-    between = _crossing(graph, [*before, *entry, *inside], region)
-    found = [_unit(space, [*entry, *inside], chosen, layouts, names[0], True, _crossing(graph, before, None))]
-    if len(names) > 2:
-        middle = _unit(space, inside, chosen, layouts, names[1], True, between)
-        found.extend(replace(middle, begin=name) for name in names[1:-1])
-    return [*found, _unit(space, last, chosen, layouts, names[-1], True, between)]
-
-
 def _made(decision: Decision) -> tuple[str, ...]:
     return decision.op.outputs if decision.op else (decision.name,)
+
+
+def _copies(solved: _Solved, region: Region, ops: Sequence[Op], before: Sequence[Op]) -> list[PlacedUnit]:
+    """The copies of a block: the first may have a border of its own before it, the last one instead of what only leads to another copy."""
+    inside = [op for op in ops if op.name in region.ops]
+    start = ops.index(inside[0])
+    entry, exits = list(ops[:start]), [op for op in ops[start:] if op.name not in region.ops]
+    last = [*(op for op in inside if op.name not in region.inner), *exits]
+    graph, names = solved.space.graph, region.copies
+    between = _crossing(graph, [*before, *entry, *inside], region)
+    found = [_unit(solved, [*entry, *inside], begin=names[0], block=True, crossings=_crossing(graph, before, None))]
+    if len(names) > 2:
+        middle = _unit(solved, inside, begin=names[1], block=True, crossings=between)
+        found.extend(replace(middle, begin=name) for name in names[1:-1])
+    return [*found, _unit(solved, last, begin=names[-1], block=True, crossings=between)]
 
 
 def _crossing(graph: Graph, before: Sequence[Op], inside: Region | None) -> tuple[str, ...]:
@@ -162,48 +164,39 @@ def _from_parameters(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-def _unit(
-    space: Space,
-    ops: Sequence[Op],
-    chosen: dict[str, tuple[Decision, Way]],
-    layouts: Mapping[str, Layout],
-    begin: str,
-    block: bool,
-    crossings: tuple[str, ...],
-) -> PlacedUnit:
-    graph, degree = space.graph, space.degree
-    ways = [chosen[op.name][1] for op in ops]
+def _unit(solved: _Solved, ops: Sequence[Op], *, begin: str, block: bool, crossings: tuple[str, ...]) -> PlacedUnit:
+    graph, degree = solved.space.graph, solved.space.degree
+    ways = [solved.ways[op.name] for op in ops]
     prices = [way.price for way in ways]
     entry = [name for region in graph.regions if set(region.ops) & {op.name for op in ops} for name, _ in region.carried]
     own = tuple(f"{copy}:" for copy in next((r.copies for r in graph.regions if begin in r.copies), (begin,)))
     inner = [way for op, way in zip(ops, ways, strict=True) if not op.border.startswith(own)]
     used = dict.fromkeys(name for op in ops for name in op.inputs)
-    parameters = [p for p in graph.parameters if p.tensor in used]
     return PlacedUnit(
-        begin,
-        begin,
-        block,
-        sum(p.forward_s for p in prices),
-        sum(p.backward_s for p in prices),
-        sum(p.forward_tp_s for p in prices),
-        sum(p.backward_tp_s for p in prices),
-        sum(way.saved_bytes for way in ways),
-        sum(local_bytes(graph.by_name[name], layouts[name], degree) for name in entry),
-        max((p.working_bytes for p in prices), default=0.0),
-        _messages(space, crossings, layouts),
-        crossings,
-        tuple(PlacedParameter(p, layouts[p.tensor]) for p in parameters),
-        tuple(c for way in ways for c in way.strategy.collectives),
-        tuple(c for way in inner for c in way.strategy.collectives if c.phase == "forward"),
-        sum(way.price.forward_tp_s for way in inner),
+        begin=begin,
+        kind=begin,
+        block=block,
+        forward_s=sum(p.forward_s for p in prices),
+        backward_s=sum(p.backward_s for p in prices),
+        forward_tp_s=sum(p.forward_tp_s for p in prices),
+        backward_tp_s=sum(p.backward_tp_s for p in prices),
+        saved_bytes=sum(way.saved_bytes for way in ways),
+        entry_bytes=sum(local_bytes(graph.by_name[name], solved.layouts[name], degree) for name in entry),
+        working_bytes=max((p.working_bytes for p in prices), default=0.0),
+        messages=_messages(solved, crossings),
+        crossings=crossings,
+        parameters=tuple(PlacedParameter(p, solved.layouts[p.tensor]) for p in graph.parameters if p.tensor in used),
+        collectives=tuple(c for way in ways for c in way.strategy.collectives),
+        repeated=tuple(c for way in inner for c in way.strategy.collectives if c.phase == "forward"),
+        repeated_tp_s=sum(way.price.forward_tp_s for way in inner),
     )
 
 
-def _messages(space: Space, crossings: Sequence[str], layouts: Mapping[str, Layout]) -> tuple[Collective, ...]:
+def _messages(solved: _Solved, crossings: Sequence[str]) -> tuple[Collective, ...]:
     found = []
     for name in crossings:
-        tensor = space.graph.by_name[name]
-        nbytes = round(local_bytes(tensor, layouts[name], space.degree))
+        tensor = solved.space.graph.by_name[name]
+        nbytes = round(local_bytes(tensor, solved.layouts[name], solved.space.degree))
         found.append(Collective("p2p", "pp", "forward", nbytes))
         if tensor.requires_grad:
             found.append(Collective("p2p", "pp", "backward", nbytes))
