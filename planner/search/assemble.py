@@ -25,6 +25,7 @@ from planner.ir.plan import (
     Search,
     Stage,
 )
+from planner.ir.semantics import semantics
 from planner.search.alternatives import alternatives
 from planner.search.best_first import Outcome
 from planner.search.candidates import Candidate
@@ -68,7 +69,7 @@ def assemble(outcome: Outcome, pool: Pool, illegal: Sequence[Illegal], options: 
         recompute=tuple((region.glob, candidate.recompute) for region in space.graph.regions),
         offload=(),
         schedule=schedule_info(candidate),
-        semantics="exact",
+        semantics=semantics(family.low, parts=candidate.microbatches * candidate.mesh.dp),
         constraints=Constraints(tuple(sorted(options.mesh)), int(pool.setting.limit_bytes), options.recompute),
         prediction=_prediction(best, pool),
         search=Search(

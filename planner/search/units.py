@@ -63,8 +63,7 @@ class PlacedUnit:
 
 def unit_names(graph: Graph) -> tuple[str, ...]:
     """For each forward op, the module whose call begins its unit; what comes before the first call belongs to that one."""
-    blocks = [copy for region in graph.regions for copy in region.copies]
-    containers = {".".join(parts[:length]) for parts in (copy.split(".") for copy in blocks) for length in range(1, len(parts))}
+    containers = _containers(graph)
     home = {copy: region.copies[0] for region in graph.regions for copy in region.copies}
     calls = [home.get(call, call) for call in (_call(op.module, containers) for op in graph.ops)]
     current = next(filter(None, calls), "")
@@ -77,14 +76,23 @@ def unit_names(graph: Graph) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _containers(graph: Graph) -> set[str]:
+    """Modules that a cut may go through: those around repeated blocks, and lists that are never called themselves."""
+    blocks = [copy for region in graph.regions for copy in region.copies]
+    around = {prefix for copy in blocks for prefix in _prefixes(copy)[:-1]}
+    called = {op.module for op in graph.ops} | {op.border.partition(":")[0] for op in graph.ops if op.border}
+    lists = {prefix for op in graph.ops for prefix in _prefixes(op.module) if prefix not in called}
+    return around | lists - set(blocks)
+
+
+def _prefixes(fqn: str) -> list[str]:
+    parts = fqn.split(".") if fqn else []
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
 def _call(module: str, containers: set[str]) -> str:
-    """The outermost module around an op that holds no repeated blocks; empty for ops outside of any."""
-    parts = module.split(".") if module else []
-    for length in range(1, len(parts) + 1):
-        prefix = ".".join(parts[:length])
-        if prefix not in containers:
-            return prefix
-    return ""
+    """The outermost module around an op that is no container; empty for ops outside of any."""
+    return next((prefix for prefix in _prefixes(module) if prefix not in containers), "")
 
 
 @dataclass(frozen=True, slots=True)
