@@ -142,7 +142,7 @@ def _of_op(pricer: Pricer, op: Op, saved: Mapping[str, bool]) -> Decision:
     elif degree == 1:
         found = (Strategy((R,) * len(op.inputs), (R,) * len(op.outputs), False),)
     else:
-        found = strategies(op, graph.by_name, degree)
+        found = strategies(op, graph.by_name, degree, backward=graph.backward_of.get(op.name, ()))
     if graph.loss in op.outputs:  # backward starts from 1 on every rank
         found = tuple(strategy for strategy in found if strategy.outputs[op.outputs.index(graph.loss)] == R)
     inside = op.name in graph.region_of

@@ -158,7 +158,8 @@ def _crossing(graph: Graph, before: Sequence[Op], inside: Region | None) -> tupl
     def crosses(op: Op, name: str) -> bool:
         if name in written:
             return True
-        return op.name not in again and name not in reads and any(r.name not in done for r, _ in graph.consumers.get(name, ()))
+        ahead = {reader.name for reader, _ in graph.consumers.get(name, ())} - done
+        return op.name not in again and bool(ahead - again if name in reads else ahead)
 
     return tuple(name for op in before for name in op.outputs if name in sent and crosses(op, name))
 

@@ -20,6 +20,7 @@ from planner.ir.plan import Plan
 from planner.ir.schedule import Action
 from planner.runtime import batches, forward, gradients, shared
 from planner.runtime.apply import place
+from planner.runtime.materialize import start_of
 from planner.runtime.pipeline import Watch, runner
 from planner.runtime.split import split, stage_plan
 from planner.runtime.stage import StagePart
@@ -52,7 +53,7 @@ def result(directory: Path, rank: int) -> Path:
 def enter(rank: int, target: Callable[..., None], ranks: int, directory: Path, args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(directory / "store"), ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=300))
     target(rank, ranks, directory, *args)
     dist.barrier()
     dist.destroy_process_group()
@@ -72,7 +73,7 @@ def train(case: Case, steps: int = 3) -> dict[str, Any]:
     part = split(model, plan, pp_rank=world.coordinate("pp"))
     reference = copy.deepcopy(model)
     plan = stage_plan(plan, part)
-    place(part.module, plan, world, seed=0)
+    place(part.module, plan, start_of(model, world.device, 0), world)
     engine = runner([part], plan, world)
     tied = shared.copies([part], world)
     shared.broadcast_values(tied)

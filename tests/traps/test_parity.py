@@ -8,21 +8,11 @@ from tests.execution.test_execution import failures
 from tests.traps.cells import REFUSED, WORLDS, cells
 from tests.traps.conftest import Ran
 
-KNOWN = {
-    (2, "2 pooled tp"): "the search does not tell the rules which gradients backward copies",
-    (4, "10 skip pp"): "a tensor that a repeated block and later code read is not counted at the cuts between the copies",
-}
 CELLS = [(ranks, name) for ranks, world in WORLDS.items() for name in world if name not in REFUSED]
 
 
-def marked(ranks: int, name: str) -> object:
-    reason = KNOWN.get((ranks, name))
-    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-    return pytest.param(ranks, name, marks=marks)
-
-
 @pytest.mark.distributed
-@pytest.mark.parametrize(("ranks", "name"), [marked(*cell) for cell in CELLS])
+@pytest.mark.parametrize(("ranks", "name"), CELLS)
 def test_a_trap_runs_as_one_process(ranks: int, name: str, ran: Ran) -> None:
     """Loss, gradients, their norm, weights and buffers after three clipped AdamW steps, on every rank; number and bytes of all collectives."""
     assert {} == failures([cells(ranks)[name]], ran(ranks))
