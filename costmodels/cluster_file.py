@@ -7,7 +7,6 @@ a misspelt key is an error that names the file and the path.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +14,12 @@ from pathlib import Path
 from costmodels.errors import HardwareError
 
 FORMAT = "autopar-cluster/1"
+
+LEAST, MOST = 1e-9, 1e9
+"""Bounds of a quantity in the units of a file, far beyond any machine: predictions stay finite, and bytes fit 64 bits."""
+
+LONGEST = 1 << 20
+"""Characters of a file that may be a cluster description."""
 
 Json = dict[str, "Json"] | list["Json"] | str | float | int | bool | None
 
@@ -49,20 +54,19 @@ class Section:
         if default is not None and key not in self._content:
             return default
         value = self._value(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._error(key, f"must be a whole number of at least 1, found {_shown(value)}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise self._error(key, f"must be a whole number from 1 to {MOST:g}, found {_shown(value)}")
         return value
 
-    def number(self, key: str, *, scale: float = 1.0, least: float = math.ulp(0.0), most: float = 1e18) -> float:
-        """A number from `least` (by default anything above 0) to `most`, times `scale`."""
+    def number(self, key: str, *, scale: float = 1.0, least: float = LEAST, most: float = MOST) -> float:
+        """A number from `least` to `most`, times `scale`."""
         value = self._value(key)
         if isinstance(value, dict):
             value = self._sourced(key, value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._error(key, f"must be a number, found {_shown(value)}")
         if not least <= value <= most:
-            bounds = "above 0" if least > 0 else "at least 0"
-            raise self._error(key, f"must be {bounds} and at most {most:g}, found {value:g}")
+            raise self._error(key, f"must be at least {least:g} and at most {most:g}, found {_shown(value)}")
         return value * scale
 
     def numbers(self, key: str, *, needed: str, scale: float) -> tuple[tuple[str, float], ...]:
@@ -132,17 +136,23 @@ def read_preset(name: str) -> Section:
 def read_user_file(path: Path) -> Section:
     """The file at `path`. Raises HardwareError if it cannot be read or is not a cluster description."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
+    except (OSError, ValueError) as error:
         raise HardwareError(f"{path}: cannot be read: {error}") from error
+    if len(text) > LONGEST:
+        raise HardwareError(f"{path}: is longer than {LONGEST:,} characters; a cluster description has about 3,000")
     return _parse(text, where=str(path))
 
 
 def _parse(text: str, *, where: str) -> Section:
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_unique)
+        json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair (\ud800) is JSON but no text
     except json.JSONDecodeError as error:
         raise HardwareError(f"{where}: line {error.lineno} is not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise HardwareError(f"{where}: is not usable JSON: {error}") from error
     if not isinstance(content, dict):
         raise HardwareError(f"{where}: must hold one object, found {_shown(content)}")
     section = Section(content, where=where)
@@ -151,7 +161,18 @@ def _parse(text: str, *, where: str) -> Section:
     return section
 
 
+def _unique(pairs: list[tuple[str, Json]]) -> Json:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice in one object; keep one of them")
+    return found
+
+
 def _shown(value: Json) -> str:
     if isinstance(value, dict):
         return "an object"
-    return "a list" if isinstance(value, list) else json.dumps(value)
+    if isinstance(value, list):
+        return "a list"
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

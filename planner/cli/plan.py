@@ -9,6 +9,7 @@ from time import perf_counter
 
 import click
 
+from planner.cli.limits import MOST_GIB, MOST_GPUS, MOST_SAMPLES, MOST_SECONDS, Amount
 from planner.cli.mesh_degrees import MeshDegrees
 from planner.cli.precision import CHOICES
 from planner.ir.options import RECOMPUTE, SCHEDULES
@@ -16,13 +17,13 @@ from planner.ir.options import RECOMPUTE, SCHEDULES
 
 @click.command(short_help="Plan a model: from a model file to a plan file.")
 @click.argument("target")
-@click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="Devices to plan for.")
+@click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, metavar="N", help="Devices to plan for.")
 @click.option("--cluster", metavar="NAME|FILE", help="A preset, or a JSON file that describes the machine. [default: the GPUs here, or h100]")
-@click.option("--gpus-per-node", type=click.IntRange(min=1), metavar="N", help="Devices per node. [default: the cluster's]")
+@click.option("--gpus-per-node", type=click.IntRange(1, MOST_GPUS), metavar="N", help="Devices per node. [default: the cluster's]")
 @click.option("-o", "--output", default="plan.json", show_default=True, metavar="FILE", help="Where the plan goes.")
-@click.option("--global-batch", type=click.IntRange(min=1), metavar="N", help="Samples per step. [default: 8 per device]")
+@click.option("--global-batch", type=click.IntRange(1, MOST_SAMPLES), metavar="N", help="Samples per step. [default: 8 per device]")
 @click.option("--mesh", type=MeshDegrees(), default=(), metavar="AXIS=N,...", help="Fixes degrees, as in pp=2,tp=2.")
-@click.option("--memory-gib", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Memory to use per device, at most.")
+@click.option("--memory-gib", type=Amount(MOST_GIB), metavar="X", help="Memory to use per device, at most.")
 @click.option("--recompute", type=click.Choice(RECOMPUTE), default="auto", show_default=True, help="Recompute blocks in backward.")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="auto", show_default=True, help="The pipeline schedule.")
 @click.option(
@@ -33,7 +34,7 @@ from planner.ir.options import RECOMPUTE, SCHEDULES
     help="What forward and backward compute in; auto is bf16 for fp32 models on GPUs, else what the model is in.",
 )
 @click.option("--zero", type=click.IntRange(0, 3), metavar="LEVEL", help="Fixes the ZeRO level: 0 replicates, 3 shards parameters too.")
-@click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Ends the search with the best plan so far.")
+@click.option("--max-seconds", type=Amount(MOST_SECONDS), metavar="S", help="Ends the search with the best plan so far.")
 @click.option("--json", "as_json", is_flag=True, help="Prints the plan file instead of tables.")
 def plan(
     target: str,
@@ -56,6 +57,7 @@ def plan(
     This runs the code in model.py. No GPU is needed.
     """
     from planner.cli.machine import choose
+    from planner.cli.output import check_kept
     from planner.cli.precision import built_once, compute_dtype, stored_dtype
     from planner.cli.progress import shown_progress
     from planner.cli.provenance import with_provenance
@@ -69,12 +71,13 @@ def plan(
     from planner.trace.trace import trace
 
     plan_json.check_writable(output)
+    check_kept(output, inputs=(target.rpartition(".py:")[0] + ".py" if ".py:" in target else target, cluster))
     machine = choose(cluster, gpus=gpus, gpus_per_node=gpus_per_node)
     click.echo(machine, err=as_json)
     options = Options(
         global_batch=global_batch,
         mesh=mesh,
-        memory_bytes=None if memory_gib is None else int(memory_gib * 2**30),
+        memory_bytes=None if memory_gib is None else max(1, int(memory_gib * 2**30)),
         recompute=recompute,
         schedule=schedule,
         zero=zero,

@@ -38,6 +38,9 @@ from planner.ir.plan import (
 )
 from planner.ir.strategy import Collective
 
+LONGEST = 1 << 28
+"""Characters of a file that may be a plan: a device that never ends is refused, too."""
+
 Document = Mapping[str, Any]
 """An object of the file, already checked against the schema."""
 
@@ -84,7 +87,13 @@ def save(plan: Plan, path: str | Path) -> None:
 
 def check_writable(path: str | Path) -> None:
     """Raises PlanError now if `save` could not write `path` later."""
-    target = Path(os.path.realpath(path))
+    try:
+        _check_writable(Path(os.path.realpath(path)), path)
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a null byte
+        raise PlanError(f"cannot write {str(path)!r}: {error}") from error
+
+
+def _check_writable(target: Path, path: str | Path) -> None:
     if target.is_dir():
         raise PlanError(f"cannot write {path}: it is a folder; name a file in it")
     if not target.parent.is_dir():
@@ -96,11 +105,16 @@ def check_writable(path: str | Path) -> None:
 def load(path: str | Path) -> Plan:
     """The plan in the file at `path`; PlanError if it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
     except OSError as error:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PlanError(f"{path}: this is not UTF-8 text (byte {error.start}); a plan file is JSON") from error
+    except ValueError as error:  # a null byte in the name
+        raise PlanError(f"cannot read {str(path)!r}: {error}") from error
+    if len(text) > LONGEST:
+        raise PlanError(f"{path}: longer than {LONGEST:,} characters; no plan is")
     try:
         return read(text)
     except PlanError as error:

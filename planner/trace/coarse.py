@@ -46,7 +46,7 @@ _NO_DATA = (
 )
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Why a recording stopped, in the user's terms where torch's are its own."""
     if isinstance(error, DataDependentOutputException):
         return f"it reads a value out of a tensor (if, int(), .item(): {error.func})"
@@ -58,7 +58,7 @@ def reason(error: Exception) -> str:
 class Untraceable(Exception):  # noqa: N818 (it never reaches a user: planner.trace.attempts turns it into a coarser graph or a TraceError)
     """The recording stopped inside module `fqn`."""
 
-    def __init__(self, fqn: str, error: Exception) -> None:
+    def __init__(self, fqn: str, error: BaseException) -> None:
         super().__init__(fqn)
         self.fqn = fqn
         self.error = error
@@ -69,7 +69,7 @@ class Opaque:
     """A module kept whole because of `error`; `after_guess` if outputs of another module had been guessed before."""
 
     fqn: str
-    error: Exception
+    error: BaseException
     after_guess: bool
 
 
@@ -81,7 +81,7 @@ class Limits:
     refused: frozenset[str] = frozenset()
 
 
-def needs_data(error: Exception) -> bool:
+def needs_data(error: BaseException) -> bool:
     """Whether the error comes from missing data, not from a mistake in the model."""
     return isinstance(error, _NO_DATA)
 
@@ -123,7 +123,7 @@ def _predicted(module: nn.Module, forward: Callable[..., Any], kept: Opaque, arg
     if sum(tensor.numel() * tensor.element_size() for tensor in held) <= REAL_RUN_BYTES:
         try:
             return _real_run(module, forward, args, kwargs)
-        except Exception:  # the user's code on random data may raise anything; on fake data it had failed already
+        except (Exception, SystemExit):  # the user's code on random data may raise anything; on fake data it had failed already
             if not needs_data(kept.error) and not kept.after_guess:
                 raise _reported(module, kept) from None
     if not needs_data(kept.error) and not kept.after_guess:

@@ -141,7 +141,7 @@ def _read(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ModelError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):
         raise ModelError(f"{path}: no model_type, so this is not a transformers configuration; {_ACCEPTED}")

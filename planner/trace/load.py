@@ -130,6 +130,8 @@ def _factories(module: ModuleType) -> list[str]:
 
 def _function(module: ModuleType, name: str, *, path: Path) -> Callable[..., Any] | None:
     value = getattr(module, name, None)
+    if isinstance(value, nn.Module):
+        raise ModelError(f"{path.name}: {name} is a module, not a function; put it into def {name}(), which can build it without memory")
     if value is not None and not callable(value):
         raise ModelError(f"{path.name}: {name} is {type(value).__name__}, not a function")
     return value

@@ -206,7 +206,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped her
         return op
 
     def _unknown(self, tensor: torch.Tensor) -> str:
+        """A tensor that no operator seen here made (a global of the user's file, a number that torch wraps) counts as made where it is read."""
         name = self.fresh_name("constant")
         self.add_value(tensor, name)
         self.names.bind(tensor, name)
+        origin, module = self._place()
+        self._append(Op(name, "aten.empty.memory_format", (), (name,), (tuple(tensor.shape),), module, 0, origin=origin))
         return name

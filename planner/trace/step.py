@@ -115,7 +115,7 @@ def _forward(subject: Subject, recorder: Recorder) -> Any:
             return model(*args, **kwargs)
     except (AutoparError, Untraceable):
         raise
-    except Exception as error:  # forward is the user's code and may raise anything
+    except (Exception, SystemExit) as error:  # forward is the user's code and may raise anything
         raise Untraceable(recorder.modules[-1], error) from error
 
 
@@ -125,7 +125,7 @@ def _loss(subject: Subject, output: Any, recorder: Recorder) -> torch.Tensor:
             return _scalar(subject.loss(output, subject.batch))
     except AutoparError:
         raise
-    except Exception as error:  # loss is the user's code and may raise anything
+    except (Exception, SystemExit) as error:  # loss is the user's code and may raise anything
         raise TraceError(f"{user_line(error) or 'loss(output, batch)'}: the loss cannot be recorded: {reason(error)}") from None
 
 
@@ -135,7 +135,7 @@ def _backward(subject: Subject, loss: torch.Tensor, recorder: Recorder) -> None:
     trainable = [parameter for parameter in subject.model.parameters() if parameter.requires_grad]
     try:
         torch.autograd.grad(loss, trainable, allow_unused=True)
-    except Exception as error:  # custom backward functions are the user's code and may raise anything
+    except (Exception, SystemExit) as error:  # custom backward functions are the user's code and may raise anything
         raise TraceError(f"{user_line(error) or 'backward'}: the backward pass cannot be recorded: {reason(error)}") from None
 
 

@@ -29,9 +29,16 @@ def user_line(error: BaseException) -> str:
 
 def message_of(error: BaseException) -> str:
     """One line: the type of the exception and the first line of its text, shortened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in _text(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # an exception of the user's may not even have a text
+        return f"(its text cannot be read: {type(second).__name__})"
 
 
 def _within(filename: str, folders: tuple[Path, ...]) -> bool:

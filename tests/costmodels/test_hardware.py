@@ -144,15 +144,19 @@ def _describe(cluster: Cluster) -> tuple[str, float, int]:
         ({"intra.latency_us": None}, "intra.latency_us is missing"),
         ({"intra.latency_ms": 1}, "intra.latency_ms is not known here; known are gb_per_s, latency_us, start_us"),
         ({"device.memory_gib": "80"}, 'device.memory_gib must be a number, found "80"'),
-        ({"device.memory_gib": -1}, "device.memory_gib must be above 0 and at most 1e+18, found -1"),
-        ({"device.matmul_fraction": 1.5}, "device.matmul_fraction must be above 0 and at most 1, found 1.5"),
-        ({"device.launch_us": -1}, "device.launch_us must be at least 0 and at most 1e+18, found -1"),
+        ({"device.memory_gib": -1}, "device.memory_gib must be at least 1e-09 and at most 1e+09, found -1"),
+        ({"device.matmul_fraction": 1.5}, "device.matmul_fraction must be at least 1e-09 and at most 1, found 1.5"),
+        ({"device.launch_us": -1}, "device.launch_us must be at least 0 and at most 1e+09, found -1"),
         ({"device.peak_tflop_per_s.float32": None}, "device.peak_tflop_per_s.float32 is missing"),
         ({"device.memory_gib": {"value": 1}}, 'device.memory_gib must be a number or {"value": number, "source": text}'),
         ({"device": 3}, "device must be an object, found 3"),
         ({"name": ""}, 'name must be a text, found ""'),
         ({"calibrated": "no"}, 'calibrated must be true or false, found "no"'),
-        ({"devices_per_node": 2.5}, "devices_per_node must be a whole number of at least 1, found 2.5"),
+        ({"devices_per_node": 2.5}, "devices_per_node must be a whole number from 1 to 1e+09, found 2.5"),
+        ({"devices_per_node": 10**30}, "devices_per_node must be a whole number from 1 to 1e+09, found 1000000000000000000000000000000"),
+        ({"intra.gb_per_s": 5e-324}, "intra.gb_per_s must be at least 1e-09 and at most 1e+09, found 5e-324"),
+        ({"intra.gb_per_s": float("nan")}, "intra.gb_per_s must be at least 1e-09 and at most 1e+09, found NaN"),
+        ({"device.memory_gib": 10**400}, f"device.memory_gib must be at least 1e-09 and at most 1e+09, found 1{36 * '0'}..."),
         ({"format": "autopar-cluster/9"}, "format must be 'autopar-cluster/1', found 'autopar-cluster/9'"),
     ],
 )
@@ -164,7 +168,14 @@ def test_mistakes_in_a_file_name_the_key(tmp_path: Path, change: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("[1]", "must hold one object, found a list"), ('{\n"name" 3}', "line 2 is not JSON: Expecting ':' delimiter")]
+    ("text", "message"),
+    [
+        ("[1]", "must hold one object, found a list"),
+        ('{\n"name" 3}', "line 2 is not JSON: Expecting ':' delimiter"),
+        ('{"name": "a", "name": "b"}', "is not usable JSON: key 'name' is given twice in one object; keep one of them"),
+        ("1" * 2**21, "is longer than 1,048,576 characters; a cluster description has about 3,000"),
+    ],
+    ids=["list", "syntax", "twice", "long"],
 )
 def test_a_file_that_is_no_description(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.json"
@@ -172,6 +183,15 @@ def test_a_file_that_is_no_description(tmp_path: Path, text: str, message: str) 
     with pytest.raises(HardwareError) as error:
         load_cluster(path)
     assert f"{path}: {message}" == str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '{"name": "\\ud800"}'], ids=["deep", "digits", "surrogate"])
+def test_a_file_that_json_cannot_hold(tmp_path: Path, text: str) -> None:
+    """Nesting, digits and characters beyond what can be worked with are errors of the file."""
+    path = tmp_path / "mine.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(HardwareError, match="is not usable JSON"):
+        load_cluster(path)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -255,3 +255,43 @@ def test_recording_leaves_no_trace_in_the_random_state():
 
 def tokens_of_floats(batch_size):
     return (torch.zeros(batch_size, 3, WIDTH),)
+
+
+class Stray(nn.Module):
+    """Reads tensors that no operator makes: a global, an attribute, and the number that torch wraps to fill a slice."""
+
+    TABLE = torch.arange(float(WIDTH))
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+        self.scale = torch.ones(WIDTH)
+
+    def forward(self, x):
+        y = self.map(x) * self.scale + self.TABLE
+        y[:, 0] = 0
+        return y
+
+
+def test_tensors_from_nowhere_are_made_where_they_are_read():
+    """Every input of an op has a maker, also where the model takes a tensor from outside."""
+    graph = graph_of(Stray)
+    known = {*graph.inputs, *(p.tensor for p in graph.parameters), *(b.tensor for b in graph.buffers)}
+    for op in (*graph.ops, *graph.backward):
+        assert [] == [name for name in op.inputs if name not in known]
+        known.update(op.outputs)
+
+
+def test_transforms_of_any_length_scale_with_the_batch():
+    """FLOPs of a Fourier transform at another batch size follow from two recordings."""
+
+    class Spectrum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(WIDTH, 11)
+
+        def forward(self, x):
+            return torch.fft.rfft(self.map(x)).abs()
+
+    family = trace(source(Spectrum))
+    assert sum(op.flop for op in family.low.ops) == 2 * sum(op.flop for op in family.at(1).ops)
