@@ -94,10 +94,18 @@ def _recording(source: ModelSource, *, compute_dtype: str | None, runs_of: Calla
     dtype = _dtype(compute_dtype)
     with torch.device("meta"):
         model = source.model()
+    _refuse_compiled(model)
     identities = _rows(model)
     mode = fake_mode()
     warnings = make_fake(model, mode=mode, compute_dtype=dtype)
     return _Recording(source, model, dtype, runs_of(model), identities, mode, warnings)
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    for fqn, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            place = f"module {fqn}" if fqn else "the model"
+            raise TraceError(f"{place} is compiled ({type(module).__name__}); plan the module it was made from")
 
 
 def _high(recording: _Recording, low: Graph, limits: Limits) -> tuple[Graph | None, tuple[InputInfo, ...], str, Graph]:

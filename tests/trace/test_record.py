@@ -1,5 +1,7 @@
 """What the recorder writes down: edges, arguments, FLOPs, saved tensors, origins, functional names."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -257,7 +259,7 @@ def tokens_of_floats(batch_size):
     return (torch.zeros(batch_size, 3, WIDTH),)
 
 
-class Stray(nn.Module):
+class FromNowhere(nn.Module):
     """Reads tensors that no operator makes: a global, an attribute, and the number that torch wraps to fill a slice."""
 
     TABLE = torch.arange(float(WIDTH))
@@ -275,11 +277,22 @@ class Stray(nn.Module):
 
 def test_tensors_from_nowhere_are_made_where_they_are_read():
     """Every input of an op has a maker, also where the model takes a tensor from outside."""
-    graph = graph_of(Stray)
+    graph = graph_of(FromNowhere)
     known = {*graph.inputs, *(p.tensor for p in graph.parameters), *(b.tensor for b in graph.buffers)}
     for op in (*graph.ops, *graph.backward):
         assert [] == [name for name in op.inputs if name not in known]
         known.update(op.outputs)
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.jit.script is deprecated
+            self.map = torch.jit.script(nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x):
+        return self.map(x)
 
 
 def test_transforms_of_any_length_scale_with_the_batch():
@@ -295,3 +308,9 @@ def test_transforms_of_any_length_scale_with_the_batch():
 
     family = trace(source(Spectrum))
     assert sum(op.flop for op in family.low.ops) == 2 * sum(op.flop for op in family.at(1).ops)
+
+
+def test_compiled_modules_are_refused_by_name():
+    """A script has no hooks and no Python line; the message says which module it is."""
+    with pytest.raises(TraceError, match=r"module map is compiled \(RecursiveScriptModule\); plan the module it was made from"):
+        graph_of(Scripted)
