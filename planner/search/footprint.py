@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from planner.search.candidates import Candidate
 from planner.search.data_parallel import fsdp_units
@@ -16,7 +15,6 @@ def stage_memory(part: Sequence[PlacedUnit], candidate: Candidate, *, flying: in
 
     With full recompute a block keeps its input per microbatch, and one block at a time holds all its activations again.
     """
-    tp = candidate.mesh.tp
     groups = fsdp_units(part)
     again = candidate.recompute == "full"
     held = sum(unit.entry_bytes if again and unit.block else unit.saved_bytes for unit in part)
@@ -24,14 +22,14 @@ def stage_memory(part: Sequence[PlacedUnit], candidate: Candidate, *, flying: in
     working = max((unit.working_bytes for unit in part), default=0.0)
     parameters = [p for group in groups for p in group]
     return StageMemory(
-        numel=_numel(parameters, tp),
-        trainable_numel=_numel([p for p in parameters if p.parameter.trainable], tp),
-        block_numel=max((_numel(group, tp) for group in groups), default=0),
+        numel=_numel(parameters),
+        trainable_numel=_numel([p for p in parameters if p.parameter.trainable]),
+        block_numel=max(map(_numel, groups), default=0),
         activation_bytes=flying * held,
         temporary_bytes=working + rebuilt,
         buffer_bytes=buffer_bytes,
     )
 
 
-def _numel(parameters: Sequence[PlacedParameter], tp: int) -> int:
-    return sum(prod(p.local_shape(tp)) for p in parameters)
+def _numel(parameters: Sequence[PlacedParameter]) -> int:
+    return sum(p.numel for p in parameters)

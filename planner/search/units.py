@@ -18,10 +18,11 @@ from planner.search.space import Decision, Space, Way
 
 @dataclass(frozen=True, slots=True)
 class PlacedParameter:
-    """A parameter with the layout it got; in a folded block it stands for the one of each copy."""
+    """A parameter with the layout it got, and the elements of this rank's part; in a folded block it stands for the one of each copy."""
 
     parameter: Parameter
     layout: Layout
+    numel: int
 
     def local_shape(self, degree: int) -> tuple[int, ...]:
         """The shape of this rank's part along tp."""
@@ -194,11 +195,15 @@ def _unit(solved: _Solved, ops: Sequence[Op], *, begin: str, block: bool, crossi
         working_bytes=max((p.working_bytes for p in prices), default=0.0),
         messages=_messages(solved, crossings),
         crossings=crossings,
-        parameters=tuple(PlacedParameter(p, solved.layouts[p.tensor]) for p in graph.parameters if p.tensor in used),
+        parameters=tuple(_placed(p, solved.layouts[p.tensor], degree) for p in graph.parameters if p.tensor in used),
         collectives=tuple(c for way in ways for c in way.strategy.collectives),
         repeated=tuple(c for way in inner for c in way.strategy.collectives if c.phase == "forward"),
         repeated_tp_s=sum(way.price.forward_tp_s for way in inner),
     )
+
+
+def _placed(parameter: Parameter, layout: Layout, degree: int) -> PlacedParameter:
+    return PlacedParameter(parameter, layout, parameter.numel // (degree if layout.value.is_shard else 1))
 
 
 def _messages(solved: _Solved, crossings: Sequence[str]) -> tuple[Collective, ...]:
