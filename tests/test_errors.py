@@ -92,7 +92,7 @@ ERRORS = [
     ([*PLAN[:-1], "x" * 300, "good.py"], "File name too long"),
     ([*PLAN[:-1], "a\0b", "good.py"], "cannot write 'a\\x00b': embedded null byte"),
     (["explain", "a\0b"], "cannot read 'a\\x00b': embedded null byte"),
-    (["explain", "/dev/zero"], "/dev/zero: longer than 268,435,456 characters; no plan is"),
+    (["explain", "/dev/zero"], "/dev/zero: longer than 16,777,216 characters; no plan is"),
     (["explain", "nowhere.json"], "cannot read nowhere.json: No such file or directory"),
     (["explain", "good.py"], "good.py: line 2, column 1: this is not JSON"),
     (["explain", "other.json"], "other.json: format: expected 'autopar-plan/1', found None"),

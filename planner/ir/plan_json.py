@@ -38,7 +38,7 @@ from planner.ir.plan import (
 )
 from planner.ir.strategy import Collective
 
-LONGEST = 1 << 28
+LONGEST = 1 << 24
 """Characters of a file that may be a plan: a device that never ends is refused, too."""
 
 Document = Mapping[str, Any]
