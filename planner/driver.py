@@ -16,7 +16,7 @@ from planner.search.assemble import assemble
 from planner.search.best_first import search
 from planner.search.candidates import candidates
 from planner.search.infeasible import explain
-from planner.search.legality import legality
+from planner.search.legality import legality, usable
 from planner.search.pool import Pool
 from planner.search.setting import setting_of
 from planner.simulate.makespan import makespan_s
@@ -34,11 +34,11 @@ def make_plan(family: GraphFamily, cluster: Cluster, options: Options, *, progre
     progress("legality", 0, 1)
     pool = Pool(family, setting_of(family, cluster, options, makespan_s))
     legal = legality(family, pool, devices=cluster.devices, pinned=dict(options.mesh).get("tp", 1))
-    found, illegal = candidates(cluster.devices, legal, options)
+    found, illegal = usable(pool, *candidates(cluster.devices, legal, options))
     ready = perf_counter()
     outcome = search(found, pool, max_seconds=options.max_seconds, progress=progress)
     if not outcome.solved:
-        raise explain(found, illegal, pool, options)
+        raise explain(found, illegal, pool, options, counts=outcome.counts)
     solved = perf_counter()
     seconds = (("legality_s", ready - started), ("search_s", solved - ready))
     return assemble(outcome, pool, illegal, options, seconds=seconds)

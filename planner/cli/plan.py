@@ -67,6 +67,7 @@ def plan(
     from planner.ir.options import Options
     from planner.report.console import print_json, print_plan
     from planner.runtime.split import why_not
+    from planner.search.candidates import check_options
     from planner.trace.load import load
     from planner.trace.trace import trace
 
@@ -83,6 +84,7 @@ def plan(
         zero=zero,
         max_seconds=max_seconds or 0.0,
     )
+    check_options(options, devices=gpus)
     with shown_progress() as progress, redirect_stdout(sys.stderr):  # what the user's code prints is no result
         progress("trace", 0, 1)
         started = perf_counter()

@@ -56,27 +56,31 @@ def join(problem: Problem) -> Joined:
     }
     home = {index: index for index in groups}
     links = [((link.node, link.port), (link.other, link.other_port)) for link in problem.links]
-    while (pair := _determined(groups, home, links)) is not None:
-        (a, b), (near, far) = pair
-        groups[a] = _together(groups[a], groups.pop(b), near, far)
-        home = {index: a if owner == b else owner for index, owner in home.items()}
-        links = _outer(groups[a], a, home, links)
+    before = -1
+    while before != len(groups):
+        before = len(groups)
+        for link in links:
+            pair = _determined(groups, home, link)
+            if pair is not None:
+                (a, b), (near, far) = pair
+                groups[a] = _together(groups[a], groups.pop(b), near, far)
+                home = {index: a if owner == b else owner for index, owner in home.items()}
+                links = _outer(groups[a], a, home, links)
     return _joined(problem, groups, home, links)
 
 
 End = tuple[int, int]
 
 
-def _determined(
-    groups: dict[int, _Group], home: dict[int, int], links: list[tuple[End, End]]
-) -> tuple[tuple[int, int], tuple[End, End]] | None:
-    """A link of which one end leaves its group no choice: (kept group, joined group), (its end, the other's end)."""
-    for link in links:
-        for near, far in (link, link[::-1]):
-            a, b = home[near[0]], home[far[0]]
-            found = groups[b].layouts(far)
-            if a != b and len(set(found)) == len(found):
-                return (a, b), (near, far)
+def _determined(groups: dict[int, _Group], home: dict[int, int], link: tuple[End, End]) -> tuple[tuple[int, int], tuple[End, End]] | None:
+    """If one end of a link leaves its group no choice: (kept group, joined group), (its end, the other's end)."""
+    for near, far in (link, link[::-1]):
+        a, b = home[near[0]], home[far[0]]
+        if a == b:
+            return None
+        found = groups[b].layouts(far)
+        if len(set(found)) == len(found):
+            return (a, b), (near, far)
     return None
 
 

@@ -26,12 +26,13 @@ from planner.search.pool import Pool
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the candidates; they add up to the total unless the search was ended early."""
+    """What became of the candidates. `idle` are those whose tensor-parallel ranks would all do the same; they count as bounded away."""
 
     candidates: int
     bounded_away: int
     out_of_memory: int
     solved: int
+    idle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def search(candidates: Sequence[Candidate], pool: Pool, *, max_seconds: float, p
     """The best plan over `candidates`, with its proven bound. `max_seconds` 0 means no limit; at least one plan is tried first."""
     started = monotonic()
     heap = [(pool.first_bound_s(c), 1, c) for c in candidates if pool.may_fit(c)]
-    too_large, slower = len(candidates) - len(heap), 0
+    too_large, slower, idle = len(candidates) - len(heap), 0, 0
     heapq.heapify(heap)
     solved: list[Evaluation] = []
     lowest: list[float] = []
@@ -81,11 +82,12 @@ def search(candidates: Sequence[Candidate], pool: Pool, *, max_seconds: float, p
             too_large += 1
         else:
             slower += 1
+            idle += step is Rejected.IDLE
             lowest.append(max(bound_s, pool.placement_bound_s(candidate)))
     solved.extend(_runners_up(pool, solved, heap))
     solved.sort(key=lambda e: (e.step_s, e.candidate))
     bound_s = min([*lowest, *(bound for bound, _, _ in heap[:1])], default=0.0)
-    return Outcome(tuple(solved), Counts(len(candidates), len(heap) + slower, too_large, len(solved)), bound_s, ended_by)
+    return Outcome(tuple(solved), Counts(len(candidates), len(heap) + slower, too_large, len(solved), idle), bound_s, ended_by)
 
 
 def _runners_up(pool: Pool, solved: Sequence[Evaluation], heap: Sequence[tuple[float, int, Candidate]]) -> list[Evaluation]:

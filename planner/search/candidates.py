@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import isqrt
 
 from planner.errors import InfeasibleError
 from planner.ir.mesh import AXES, Mesh
@@ -52,7 +53,8 @@ class Legality:
 
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, ascending."""
-    return tuple(d for d in range(1, number + 1) if number % d == 0)
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
 
 
 def check_options(options: Options, *, devices: int) -> None:
@@ -104,7 +106,23 @@ def candidates(devices: int, legality: Legality, options: Options) -> tuple[tupl
         refused[Illegal("microbatch size", f"the model's shapes are not affine in the batch, so it is fixed at {legality.microbatch_size}")] = (
             None
         )
+    if not found:
+        refused |= dict.fromkeys(_contradictions(legality, options))
     return tuple(found), tuple(refused)
+
+
+def _contradictions(legality: Legality, options: Options) -> Iterator[Illegal]:
+    """Why pins left nothing, where no other reason says so."""
+    stages = 1 if options.cannot_cut else legality.max_stages
+    pp, shards = dict(options.mesh).get("pp", 1), dict(options.mesh).get("dp_shard")
+    if pp > stages:
+        yield Illegal(f"pp={pp}", f"the model has {stages} places where a stage can begin")
+    if options.zero and shards == 1:
+        yield Illegal(f"zero={options.zero}", "it shards over dp_shard, which is pinned to 1")
+    if options.zero == 0 and (shards or 1) > 1:
+        yield Illegal("zero=0", f"it replicates, but dp_shard is pinned to {shards}")
+    if options.zero and shards is None:
+        yield Illegal(f"zero={options.zero}", "it shards over dp_shard, for which the other degrees leave one rank")
 
 
 def _of_mesh(mesh: Mesh, samples: int, legality: Legality, options: Options) -> Iterator[Candidate]:

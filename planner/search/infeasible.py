@@ -8,6 +8,7 @@ from math import ceil
 from planner.errors import InfeasibleError
 from planner.ir.options import Options
 from planner.ir.plan import Illegal, MemoryKinds
+from planner.search.best_first import Counts
 from planner.search.candidates import Candidate
 from planner.search.evaluate import Evaluation
 from planner.search.pool import Pool
@@ -17,13 +18,19 @@ _GIB = 2**30
 _KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "temporary", "reserve")
 
 
-def explain(candidates: Sequence[Candidate], illegal: Sequence[Illegal], pool: Pool, options: Options) -> InfeasibleError:
-    """The error to raise: no legal candidate at all, or the smallest plan and its largest parts."""
+def explain(candidates: Sequence[Candidate], illegal: Sequence[Illegal], pool: Pool, options: Options, *, counts: Counts) -> InfeasibleError:
+    """The error to raise: no legal candidate at all, none that gives every GPU something to do, or the smallest plan and its largest parts."""
     if not candidates:
         reasons = "; ".join(f"{refusal.what}: {refusal.why}" for refusal in _decisive(illegal, options)[:3])
         asked = ",".join(f"{axis}={degree}" for axis, degree in options.mesh)
         wanted = f" with --mesh {asked}" if asked else ""
         return InfeasibleError(f"no legal plan for {pool.setting.cluster.devices} GPUs{wanted}{': ' + reasons if reasons else ''}")
+    if counts.idle:
+        batch = candidates[0].global_batch
+        return InfeasibleError(
+            f"a global batch of {batch} leaves {pool.setting.cluster.devices} GPUs nothing to divide that is worth it; "
+            f"use fewer GPUs, a multiple of {pool.setting.cluster.devices} as --global-batch, or pin --mesh"
+        )
     by_least = sorted(candidates, key=lambda c: (pool.least_bytes(c), c))[:_TRIED]
     found = [plan for plan in map(pool.smallest, by_least) if plan is not None]
     smallest = min(found, key=lambda plan: (plan.peak_bytes, plan.candidate))
@@ -33,7 +40,7 @@ def explain(candidates: Sequence[Candidate], illegal: Sequence[Illegal], pool: P
 def _decisive(illegal: Sequence[Illegal], options: Options) -> list[Illegal]:
     """The reasons that rule out what was asked for, or else all that rule out something as a whole."""
     whole = [refusal for refusal in illegal if not refusal.what.endswith("in part")]
-    asked = tuple(f"{axis}{relation}" for axis, degree in options.mesh for relation in (f"={degree}", " >"))
+    asked = ("zero=", *(f"{axis}{relation}" for axis, degree in options.mesh for relation in (f"={degree}", " >")))
     return [refusal for refusal in whole if refusal.what.startswith(asked)] or whole
 
 

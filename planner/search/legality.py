@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from planner.errors import RuleError
+from collections.abc import Sequence
+
+from planner.errors import RuleError, TraceError
 from planner.ir.family import GraphFamily
 from planner.ir.plan import Illegal
 from planner.rules.legality import reasons
-from planner.search.candidates import Legality, divisors
+from planner.search.candidates import Candidate, Legality, divisors
 from planner.search.pool import Pool
 from planner.search.units import unit_names
 
@@ -38,3 +40,15 @@ def legality(family: GraphFamily, pool: Pool, *, devices: int, pinned: int) -> L
     cuts = len([name for name in names if name]) + sum(region.count - 1 for region in graph.regions)
     fixed = family.low.batch if family.high is None else 0
     return Legality(tuple(degrees), max(cuts, 1), fixed, bool(graph.regions), tuple(dict.fromkeys(refused)))
+
+
+def usable(pool: Pool, found: Sequence[Candidate], refused: Sequence[Illegal]) -> tuple[tuple[Candidate, ...], tuple[Illegal, ...]]:
+    """The candidates whose microbatch the model can be given, and the reasons with those of the others: a dim that would not be whole."""
+    reasons = {}
+    for size in sorted({candidate.microbatch_size for candidate in found}):
+        try:
+            pool.graph(size)
+        except TraceError as error:
+            reasons[size] = Illegal(f"microbatch size {size}", str(error))
+    kept = tuple(candidate for candidate in found if candidate.microbatch_size not in reasons)
+    return kept, (*refused, *reasons.values())
