@@ -22,7 +22,7 @@ class MeshDegrees(click.ParamType):  # type: ignore[type-arg]  # generic from cl
         for part in value.split(","):
             axis, _, degree = part.strip().partition("=")
             if axis not in AXES:
-                self.fail(f"{part.strip()!r} names no mesh axis; use {', '.join(AXES)}, as in pp=2,tp=2", param, ctx)
+                self.fail(f"{part.strip()!r} names no mesh axis; use pp, dp_replicate, dp_shard, tp, as in pp=2,tp=2", param, ctx)
             if axis in found:
                 self.fail(f"axis {axis} is given twice", param, ctx)
             if not degree.isdecimal() or int(degree) < 1:

@@ -101,6 +101,7 @@ def plan(
     plan_json.save(found, output)
     if as_json:
         print_json(found)
+        click.echo(f"wrote {output}", err=True)
         return
     print_plan(found)
     click.echo(f"\nwrote {output}")

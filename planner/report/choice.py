@@ -39,7 +39,7 @@ def search(plan: Plan) -> Group:
         f"{found.candidates:,}: {found.illegal:,} illegal, {found.bounded_away:,} cut by their bound, {found.out_of_memory:,} out of memory, "
         f"{found.solved:,} solved"
     )
-    bound = f"no plan is predicted below {units.duration(found.bound_s)}; this one is within {units.percent(found.gap)} of that"
+    bound = f"no plan is predicted below {units.duration(found.bound_s)}: at most {units.percent(found.gap)} of this step could be saved"
     rows = [("candidates", fate), ("variables", f"{found.variables:,}"), ("bound", bound), ("ended by", found.ended_by)]
     return facts("Search", rows)
 

@@ -84,10 +84,11 @@ def search(candidates: Sequence[Candidate], pool: Pool, *, max_seconds: float, p
             slower += 1
             idle += step is Rejected.IDLE
             lowest.append(max(bound_s, pool.placement_bound_s(candidate)))
-    solved.extend(_runners_up(pool, solved, heap))
+    shown = _runners_up(pool, solved, heap)
+    solved.extend(shown)
     solved.sort(key=lambda e: (e.step_s, e.candidate))
     bound_s = min([*lowest, *(bound for bound, _, _ in heap[:1])], default=0.0)
-    return Outcome(tuple(solved), Counts(len(candidates), len(heap) + slower, too_large, len(solved), idle), bound_s, ended_by)
+    return Outcome(tuple(solved), Counts(len(candidates), len(heap) - len(shown) + slower, too_large, len(solved), idle), bound_s, ended_by)
 
 
 def _runners_up(pool: Pool, solved: Sequence[Evaluation], heap: Sequence[tuple[float, int, Candidate]]) -> list[Evaluation]:
