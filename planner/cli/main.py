@@ -5,6 +5,7 @@ Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 a kno
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
@@ -28,6 +29,8 @@ for command in (plan, explain, diff):
 
 def main() -> None:
     """The console script: runs a command and turns known errors into one line and an exit code."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `autopar explain plan.json | head` ends like any other program in a pipe
     sys.exit(run(sys.argv[1:]))
 
 

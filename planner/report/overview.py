@@ -58,6 +58,12 @@ def _optional(plan: Plan) -> list[tuple[str, str]]:
         ("asked for", constraints(plan)),
         ("ties", "; ".join(" = ".join(names) for names in plan.ties)),
         ("offload", ", ".join(f"{what} to {where}" for what, where in plan.offload)),
+        (
+            "note",
+            ""
+            if not plan.search.ended_by.startswith("--max")
+            else f"the search was ended by {plan.search.ended_by}: another machine may find another plan",
+        ),
         ("note", "" if plan.cluster.calibrated else "costs are not calibrated: data-sheet rates, not measurements of this machine"),
     ]
     return [row for row in rows if row[1]]

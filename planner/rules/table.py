@@ -55,7 +55,8 @@ _COPY = "aten.clone.default"
 def strategies(op: Op, tensors: Mapping[str, Tensor], degree: int, *, backward: Sequence[Op] = ()) -> tuple[Strategy, ...]:
     """Every way to run `op` on an axis of `degree` ranks, all-replicated first; a border's are its transitions.
 
-    `backward` are the backward ops of `op`. What communicates inside the operator is in `Strategy.collectives`. RuleError names the operator and its module where the table has no rule.
+    `backward` are the backward ops of `op`. What communicates inside the operator is in `Strategy.collectives`. RuleError names the operator
+    and its module where the table has no rule.
     """
     call = Call(op, tuple(tensors[name] for name in op.inputs), tuple(tensors[name] for name in op.outputs), degree)
     if op.target == "border":
