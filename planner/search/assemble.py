@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from planner.ir.batch import InputInfo
 from planner.ir.family import GraphFamily, coverage, flop_per_sample
@@ -157,7 +158,23 @@ def _activations(chosen: Chosen) -> tuple[tuple[str, Activation], ...]:
         before, after = way.strategy.inputs[0], way.strategy.outputs[0]
         if before != after or (op.outputs[0] in cut and after != R) or op.outputs[0].removesuffix("@exit") in changed:
             found[_border_name(chosen.graph, op)] = _activation(before, after)
+    found |= _at_cuts(chosen)
     return tuple(sorted(found.items()))
+
+
+def _at_cuts(chosen: Chosen) -> dict[str, Activation]:
+    """The layouts of what crosses cuts behind a module that only hands on what a module inside it made: under the outer one's name, which is
+    where a stage ends."""
+    layouts = {decision.op.outputs[0]: way.strategy.outputs[0] for decision, way in chosen.ways if decision.op and decision.op.border}
+    found = {}
+    for before, after in pairwise(chosen.evaluation.stages):
+        last = before.units[-1].begin
+        home = next((region.copies[0] for region in chosen.graph.regions if last in region.copies), last)
+        for name in after.units[0].crossings:
+            layout = layouts.get(name, R)
+            if layout != R and chosen.graph.producer[name].module.startswith(f"{home}."):
+                found[f"{last}:output"] = _activation(layout, layout)
+    return found
 
 
 def _activation(before: Layout, after: Layout) -> Activation:

@@ -24,6 +24,7 @@ from planner.runtime.materialize import Start, fill
 from planner.runtime.record import compare, record
 from planner.trace.source import ModelSource
 from tests.execution.cells import Cell, source_of
+from tests.rendezvous import all_arrived, shared_store
 
 STEPS = 3
 MAX_NORM = 0.5
@@ -59,17 +60,18 @@ def run(cells: Sequence[Cell], *, ranks: int, directory: Path) -> list[dict[str,
 
 def _enter(rank: int, ranks: int, directory: Path, cells: tuple[Cell, ...]) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(directory / "store"), ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    store = shared_store(directory, rank=rank, ranks=ranks)
     found = {}
-    for cell in cells:
+    for number, cell in enumerate(cells):  # each with groups of its own: hundreds of open ones would slow everything down
+        own = dist.PrefixStore(str(number), store)
+        dist.init_process_group("gloo", store=own, rank=rank, world_size=ranks, timeout=timedelta(seconds=120))
         try:
             found[cell.name] = train(cell)
         except Exception:  # a cell that fails must not hide the others
             found[cell.name] = Result(error=traceback.format_exc(limit=-6))
+        all_arrived(store, f"done {number}", ranks)
+        dist.destroy_process_group()
     torch.save(found, directory / f"rank{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def train(cell: Cell) -> Result:

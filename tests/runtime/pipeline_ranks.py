@@ -26,6 +26,7 @@ from planner.runtime.split import split, stage_plan
 from planner.runtime.stage import StagePart
 from planner.runtime.world import start
 from planner.schedules.build import build
+from tests.rendezvous import shared_store
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def result(directory: Path, rank: int) -> Path:
 
 def enter(rank: int, target: Callable[..., None], ranks: int, directory: Path, args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(directory / "store"), ranks)
+    store = shared_store(directory, rank=rank, ranks=ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=300))
     target(rank, ranks, directory, *args)
     dist.barrier()
