@@ -151,12 +151,10 @@ def _of_op(pricer: Pricer, op: Op, saved: Mapping[str, bool]) -> Decision:
 
 
 def _is_cut(graph: Graph, border: str) -> bool:
-    """Whether a border belongs to a module around repeated blocks, which a pipeline takes apart, or is the model's own output: there the
-    runtime has no call to hook. The model's inputs are placed by the job."""
-    module, _, rest = border.partition(":")
-    if not module:
-        return rest.startswith("output")
-    return any(copy.startswith(f"{module}.") for region in graph.regions for copy in region.copies)
+    """Whether a border belongs to the model as a whole or to a module around repeated blocks: a pipeline takes these apart, and then the
+    runtime has no call to hook."""
+    module = border.partition(":")[0]
+    return not module or any(copy.startswith(f"{module}.") for region in graph.regions for copy in region.copies)
 
 
 def saved_makers(graph: Graph) -> Mapping[str, bool]:
