@@ -1,7 +1,7 @@
 """Data parallelism: FSDP2, HSDP or replication, per block copy and then for the rest of the module.
 
-    zero 0   replicate over dp_replicate x dp_shard: one all_reduce per unit at the last microbatch
-    zero 1   shards over dp_shard, gathered once and kept; reduce_scatter at the last microbatch
+    zero 0   replicate over all data axes: one all_reduce per unit at the last microbatch
+    zero 1   shards over dp_shard x cp x ep, gathered once and kept; reduce_scatter at the last microbatch
     zero 2   the same, reduce_scatter at every microbatch
     zero 3   gathered for forward and, blocks only, again for backward; reduce_scatter at every microbatch
 
@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from planner.errors import MismatchError
+from planner.ir.mesh import DATA_AXES, SHARD_AXES
 from planner.ir.names import matches
 from planner.ir.plan import Plan
 from planner.runtime.world import World
@@ -25,12 +26,12 @@ from planner.runtime.world import World
 
 def is_needed(plan: Plan) -> bool:
     """Whether the plan asks for an engine: several data-parallel ranks, or a compute dtype other than the parameters'."""
-    return plan.mesh.dp > 1 or plan.model.compute_dtype != plan.model.dtype
+    return plan.mesh.data > 1 or plan.model.compute_dtype != plan.model.dtype
 
 
 def replicates(plan: Plan) -> bool:
     """Whether parameters are whole on every data-parallel rank."""
-    return plan.schedule.zero == 0 or plan.mesh.dp_shard == 1
+    return plan.schedule.zero == 0 or plan.mesh.shards == 1
 
 
 def units(module: nn.Module, plan: Plan) -> tuple[tuple[str, nn.Module], ...]:
@@ -60,20 +61,13 @@ def policy(plan: Plan) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=getattr(torch, info.compute_dtype), reduce_dtype=getattr(torch, info.reduce_dtype))
 
 
-def dp_mesh(world: World) -> DeviceMesh:
-    """The flat mesh of all data-parallel ranks."""
-    if world.degrees.dp_shard == 1:
-        return world.mesh["dp_replicate"]
-    if world.degrees.dp_replicate == 1:
-        return world.mesh["dp_shard"]
-    return world.mesh["dp_replicate", "dp_shard"]._flatten("dp")
-
-
 def shard_mesh(world: World) -> DeviceMesh:
-    """The mesh of fully_shard: dp_shard, with dp_replicate before it where that has several ranks (HSDP)."""
+    """The mesh of fully_shard: dp_shard x cp x ep as one dim, with dp_replicate before it where that has several ranks (HSDP)."""
+    shards = world.along(SHARD_AXES)
     if world.degrees.dp_replicate == 1:
-        return world.mesh["dp_shard"]
-    return world.mesh["dp_replicate", "dp_shard"]
+        return shards
+    (name,) = shards.mesh_dim_names or ("",)
+    return world.mesh["dp_replicate", name]
 
 
 def engage(unit: nn.Module, plan: Plan, world: World, *, root: bool) -> None:
@@ -83,8 +77,8 @@ def engage(unit: nn.Module, plan: Plan, world: World, *, root: bool) -> None:
     """
     refuse_scalars(unit)
     zero = plan.schedule.zero
-    if plan.mesh.dp > 1 and replicates(plan):
-        engine = replicate(unit, mesh=dp_mesh(world), mp_policy=policy(plan))
+    if plan.mesh.data > 1 and replicates(plan):
+        engine = replicate(unit, mesh=world.along(DATA_AXES), mp_policy=policy(plan))
     else:
         engine = fully_shard(unit, mesh=shard_mesh(world), reshard_after_forward=zero == 3 and not root, mp_policy=policy(plan))
     if root:

@@ -111,14 +111,14 @@ class Job:
         with self.progress.during("step"):
             self.finish_gradients()
             total = torch.stack([value.double() for value in losses]).sum() if losses else torch.zeros_like(shares[0])
-            mean = self.world.sum_over(total, ("pp", *self.world.dp_axes))
+            mean = self.world.sum_over(total, ("pp", *self.world.data_axes))
         self.progress.steps += 1
         return mean
 
     def shares(self, parts: tuple[Any, ...]) -> Tensor:
         """w_m / W of this rank's microbatches, float64."""
         weights = torch.tensor([float(self.weight(part)) for part in parts], dtype=torch.float64, device=self.world.device)
-        return weights / self.world.sum_over(weights.sum(), self.world.dp_axes)
+        return weights / self.world.sum_over(weights.sum(), self.world.data_axes)
 
     def finish_gradients(self) -> None:
         """Sums that are still to do, over tp and over the stages that share a parameter; on the first step, the check of placements."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -23,9 +24,10 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from planner.ir.mesh import AXES, DATA_AXES
 from planner.ir.strategy import Collective
 from planner.runtime.job import Job, Progress
-from planner.runtime.world import AXES, World
+from planner.runtime.world import World
 
 Sizes = Callable[[tuple[Any, ...]], int]
 
@@ -116,9 +118,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped her
 
 
 def axis_ranks(world: World) -> dict[tuple[int, ...], str]:
-    """Mesh axis by the ranks of this rank's group on it; axes of one rank do not communicate."""
-    axes = tuple(axis for axis in AXES if world.degrees.degree(axis) > 1)
-    return {tuple(dist.get_process_group_ranks(world.mesh.get_group(axis))): axis for axis in axes}
+    """Mesh axes by the ranks of this rank's group on them: single ones, and the data axes that are joined; those of one rank do not
+    communicate."""
+    degrees, rank = world.degrees, dist.get_rank()
+    several = [axes for length in range(2, len(DATA_AXES) + 1) for axes in combinations(DATA_AXES, length)]
+    names = dict.fromkeys(degrees.joined(axes) for axes in (*((axis,) for axis in AXES), *several))
+    return {degrees.group(rank, name): name for name in names if degrees.degree(name) > 1}
 
 
 def group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:

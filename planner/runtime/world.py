@@ -1,6 +1,6 @@
 """The processes of a job: which device this rank uses, and the device mesh of a plan.
 
-Mesh axes are (pp, dp_replicate, dp_shard, tp), outermost first: the ranks of one tensor-parallel group are neighbours.
+Axes are outermost first, cp and ep only where they have several ranks: the ranks of one tensor-parallel group are neighbours.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from planner.errors import MismatchError
-from planner.ir.mesh import Mesh
-
-AXES = ("pp", "dp_replicate", "dp_shard", "tp")
-"""The axes that the runtime executes, outermost first."""
+from planner.ir.mesh import AXES, DATA_AXES, SAMPLE_AXES, Mesh
 
 
 @dataclass(frozen=True)
@@ -33,18 +30,26 @@ class World:
         return self.mesh["tp"]
 
     @property
-    def dp_axes(self) -> tuple[str, ...]:
-        """The data-parallel axes with more than one rank."""
-        return tuple(axis for axis in ("dp_replicate", "dp_shard") if self.degrees.degree(axis) > 1)
+    def data_axes(self) -> tuple[str, ...]:
+        """The axes with more than one rank along which ranks hold different samples or tokens."""
+        return tuple(axis for axis in DATA_AXES if self.degrees.degree(axis) > 1)
 
     @property
     def dp_rank(self) -> int:
         """Which share of the global batch belongs to this rank."""
-        return self.coordinate("dp_replicate") * self.degrees.dp_shard + self.coordinate("dp_shard")
+        rank = 0
+        for axis in SAMPLE_AXES:
+            rank = rank * self.degrees.degree(axis) + self.coordinate(axis)
+        return rank
 
     def coordinate(self, axis: str) -> int:
         """This rank's position along `axis`."""
-        return int(self.mesh.get_local_rank(axis))
+        return self.degrees.coordinate(dist.get_rank(), axis)
+
+    def along(self, axes: tuple[str, ...]) -> DeviceMesh:
+        """The 1-D mesh over `axes` together; those of one rank do not matter."""
+        names = tuple(axis for axis in axes if self.degrees.degree(axis) > 1) or axes[:1]
+        return self.mesh[names[0]] if len(names) == 1 else self.mesh[names]._flatten(flat_name(names))
 
     def sum_over(self, tensor: torch.Tensor, axes: tuple[str, ...]) -> torch.Tensor:
         """`tensor` summed over the ranks of `axes`, in place; one all_reduce per axis with more than one rank."""
@@ -52,6 +57,11 @@ class World:
             if self.degrees.degree(axis) > 1:
                 dist.all_reduce(tensor, group=self.mesh.get_group(axis))
         return tensor
+
+
+def flat_name(axes: tuple[str, ...]) -> str:
+    """What torch calls the mesh dim over `axes` together."""
+    return "_".join(axes)
 
 
 def default_device() -> torch.device:
@@ -91,8 +101,9 @@ def start(degrees: Mesh) -> World:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         init_process_group(device)
-    shape = tuple(degrees.degree(axis) for axis in AXES)
-    return World(init_device_mesh(device.type, shape, mesh_dim_names=AXES), degrees, device)
+    axes = tuple(axis for axis in AXES if axis not in ("cp", "ep") or degrees.degree(axis) > 1)
+    shape = tuple(degrees.degree(axis) for axis in axes)
+    return World(init_device_mesh(device.type, shape, mesh_dim_names=axes), degrees, device)
 
 
 def init_process_group(device: torch.device) -> None:

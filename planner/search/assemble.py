@@ -139,7 +139,7 @@ def _stages(best: Evaluation) -> tuple[Stage, ...]:
 
 def _parameters(chosen: Chosen) -> tuple[tuple[str, tuple[Placement, ...]], ...]:
     mesh, zero = chosen.evaluation.candidate.mesh, chosen.evaluation.candidate.zero
-    shard = Shard(0) if zero and mesh.dp_shard > 1 else Replicate()
+    shard = Shard(0) if zero and mesh.shards > 1 else Replicate()
     found = {}
     for decision, way in chosen.ways:
         if decision.parameter is not None:

@@ -1,6 +1,6 @@
 """Everything that is decided outside the graph: degrees, microbatch, ZeRO level, recompute and schedule.
 
-    devices = pp x dp_replicate x dp_shard x tp          global batch = dp x microbatch size x microbatches
+    devices = pp x dp_replicate x dp_shard x cp x ep x tp          global batch = dp x microbatch size x microbatches
 
 The legality table drops what cannot run, each family with one readable reason.
 """
@@ -78,13 +78,15 @@ def check_options(options: Options, *, devices: int) -> None:
 def meshes(devices: int, legality: Legality, options: Options) -> Iterator[Mesh]:
     """Every legal factorisation of `devices` that agrees with the pins, deterministic order."""
     pinned = dict(options.mesh)
+    cp, ep = pinned.get("cp", 1), pinned.get("ep", 1)
+    devices //= cp * ep
     for tp in (t for t in legality.tp if devices % t == 0 and pinned.get("tp", t) == t):
         for pp in divisors(devices // tp):
             if pp > (1 if options.cannot_cut else legality.max_stages) or pinned.get("pp", pp) != pp:
                 continue
             dp = devices // tp // pp
             for shard in divisors(dp):
-                mesh = Mesh(pp=pp, dp_replicate=dp // shard, dp_shard=shard, tp=tp)
+                mesh = Mesh(pp=pp, dp_replicate=dp // shard, dp_shard=shard, cp=cp, ep=ep, tp=tp)
                 if pinned.get("dp_shard", shard) == shard and pinned.get("dp_replicate", mesh.dp_replicate) == mesh.dp_replicate:
                     yield mesh
 
@@ -138,9 +140,10 @@ def _of_mesh(mesh: Mesh, samples: int, legality: Legality, options: Options) -> 
 
 
 def _zero_levels(mesh: Mesh, microbatches: int, options: Options) -> Iterable[int]:
-    """0 needs every rank to hold everything, 1-3 shard over dp_shard; 2 differs from 1 only with several microbatches."""
+    """0 needs every rank to hold everything, 1-3 shard over dp_shard x cp x ep; 2 differs from 1 only with several microbatches."""
     several = [1, 3] if microbatches == 1 else [1, 2, 3]
-    return [level for level in ([0] if mesh.dp_shard == 1 else several) if options.zero in (None, level)]
+    legal = ([0] if mesh.dp_shard == 1 else []) + (several if mesh.shards > 1 else [])
+    return [level for level in legal if options.zero in (None, level)]
 
 
 def _recompute(legality: Legality, options: Options) -> Iterable[str]:

@@ -1,16 +1,16 @@
 """What data parallelism moves for one stage, as FSDP2 does it: one unit per block copy and one for the rest.
 
-    gather   all_gather over dp_shard of the padded shards in the compute dtype     zero 1, 2: once a step; 3: every microbatch, blocks in
+    gather   all_gather over the shards of the padded shards in the compute dtype     zero 1, 2: once a step; 3: every microbatch, blocks in
                                                                                     forward and again in backward, the rest whenever it
                                                                                     is not there (see `rest_gathers`)
-    reduce   reduce_scatter over dp_shard in the reduce dtype; zero 0: all_reduce   zero 0, 1: once a step; 2, 3: every microbatch
-             over dp_replicate
+    reduce   reduce_scatter over the shards in the reduce dtype; zero 0:            zero 0, 1: once a step; 2, 3: every microbatch
+             all_reduce over all data axes
     HSDP     all_reduce of the reduced shard over dp_replicate                      once a step
     R/P      all_reduce over tp of each parameter whose gradient is partial         as often as reduce; all together in one if dp is 1
 
-A parameter's shard along dim 0 is padded to equal sizes: bytes = dp_shard * ceil(dim0 / dp_shard) * rest * itemsize. The gather of one unit
-runs beside the compute of the unit before it, the reduction beside the backward of the next; the first gather and the last reduction of a pass
-have nothing to hide behind.
+The shards are the ranks of dp_shard x cp x ep. A parameter's shard along dim 0 is padded to equal sizes:
+bytes = shards * ceil(dim0 / shards) * rest * itemsize. The gather of one unit runs beside the compute of the unit before it, the reduction
+beside the backward of the next; the first gather and the last reduction of a pass have nothing to hide behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from costmodels.hardware import Cluster
-from planner.ir.mesh import Mesh
+from planner.ir.mesh import DATA_AXES, SHARD_AXES, Mesh
 from planner.ir.strategy import Collective
 from planner.search.candidates import Candidate
 from planner.search.price import Precision, exposed_s, traffic_s
@@ -78,16 +78,16 @@ class DataParallel:
 
 
 def stage_traffic(part: Sequence[PlacedUnit], stage: int, candidate: Candidate, precision: Precision) -> DataParallel:
-    """What one rank of stage number `stage`, made of `part`, moves along dp_shard and dp_replicate."""
+    """What one rank of stage number `stage`, made of `part`, moves along the data axes."""
     mesh, count, zero = candidate.mesh, candidate.microbatches, candidate.zero
     groups = [group for group in fsdp_units(part) if group]
     gathers = tuple(_gather(group, mesh, precision) for group in groups) if zero else ()
-    reductions = tuple(_reduction(group, mesh, zero, precision) for group in groups) if mesh.dp > 1 else ()
+    reductions = tuple(_reduction(group, mesh, zero, precision) for group in groups) if mesh.data > 1 else ()
     hybrid = zero > 0 and mesh.dp_replicate > 1
     return DataParallel(
         gathers,
         reductions,
-        tuple(replace(c, kind="all_reduce", axis="dp_replicate", nbytes=c.nbytes // mesh.dp_shard) for c in reductions) if hybrid else (),
+        tuple(replace(c, kind="all_reduce", axis="dp_replicate", nbytes=c.nbytes // mesh.shards) for c in reductions) if hybrid else (),
         block_gathers=(count, count) if zero == 3 else (min(1, zero), 0),
         rest_gathers=rest_gathers(stage, candidate) if zero == 3 else (min(1, zero), 0),
         reduces=reduces_per_step(candidate) if reductions else 0,
@@ -121,7 +121,7 @@ def partial_gradients(part: Sequence[PlacedUnit], candidate: Candidate, precisio
     sizes = [prod(p.parameter.shape) for p in placed.values()]
     if not sizes:
         return ()
-    if candidate.mesh.dp == 1 and precision.compute_bytes == precision.param_bytes:
+    if candidate.mesh.data == 1 and precision.compute_bytes == precision.param_bytes:
         return (Collective("all_reduce", "tp", "step", sum(sizes) * precision.reduce_bytes),)
     often = reduces_per_step(candidate)
     nbytes = precision.compute_bytes if often == candidate.microbatches else precision.reduce_bytes
@@ -142,16 +142,16 @@ def padded_numel(shape: Sequence[int], shards: int) -> int:
 
 
 def _gather(group: Sequence[PlacedParameter], mesh: Mesh, precision: Precision) -> Collective:
-    numel = sum(padded_numel(p.local_shape(mesh.tp), mesh.dp_shard) for p in group)
-    return Collective("all_gather", "dp_shard", "forward", numel * precision.compute_bytes)
+    numel = sum(padded_numel(p.local_shape(mesh.tp), mesh.shards) for p in group)
+    return Collective("all_gather", mesh.joined(SHARD_AXES), "forward", numel * precision.compute_bytes)
 
 
 def _reduction(group: Sequence[PlacedParameter], mesh: Mesh, zero: int, precision: Precision) -> Collective:
     trained = [p.local_shape(mesh.tp) for p in group if p.parameter.trainable]
     if not zero:
-        return Collective("all_reduce", "dp_replicate", "backward", sum(map(prod, trained)) * precision.reduce_bytes)
-    nbytes = sum(padded_numel(shape, mesh.dp_shard) for shape in trained) * precision.reduce_bytes
-    return Collective("reduce_scatter", "dp_shard", "backward", nbytes)
+        return Collective("all_reduce", mesh.joined(DATA_AXES), "backward", sum(map(prod, trained)) * precision.reduce_bytes)
+    nbytes = sum(padded_numel(shape, mesh.shards) for shape in trained) * precision.reduce_bytes
+    return Collective("reduce_scatter", mesh.joined(SHARD_AXES), "backward", nbytes)
 
 
 def _times(collective: Collective, phase: str, count: int) -> Collective:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
+from planner.ir.mesh import DATA_AXES
 from planner.ir.plan import Prediction
 from planner.ir.strategy import Collective
 from planner.search.candidates import Candidate
@@ -79,7 +80,7 @@ def _as_run(collective: Collective, candidate: Candidate, setting: Setting) -> C
 
 def _reporting(candidate: Candidate) -> Iterable[Collective]:
     """The weights of all microbatches and the global mean loss, 8 bytes each; the loss also travels over the stages."""
-    for axis, count in (("pp", 1), ("dp_replicate", 2), ("dp_shard", 2)):
+    for axis, count in (("pp", 1), *((axis, 2) for axis in DATA_AXES)):
         if candidate.mesh.degree(axis) > 1:
             yield Collective("all_reduce", axis, "step", 8, count)
 
@@ -105,6 +106,6 @@ def _shared(best: Evaluation, index: int, setting: Setting) -> Iterable[Collecti
         if index in stages and len(stages) > 1:
             numel = prod(own[fqn].local_shape(mesh.tp))
             if best.candidate.zero:
-                numel = padded_numel(own[fqn].local_shape(mesh.tp), mesh.dp_shard) // mesh.dp_shard
+                numel = padded_numel(own[fqn].local_shape(mesh.tp), mesh.shards) // mesh.shards
             axis = "pp" if len(stages) == mesh.pp else "world"
             yield Collective("all_reduce", axis, "step", numel * setting.precision.param_bytes)

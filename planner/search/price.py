@@ -171,7 +171,7 @@ def memory_kinds(stage: StageMemory, candidate: Candidate, cluster: Cluster, pre
     state = state_bytes(
         Weights(stage.numel, stage.trainable_numel, stage.block_numel),
         precision=precision,
-        sharding=Sharding(candidate.zero, mesh.dp_shard, accumulates, dp_replicate=mesh.dp_replicate),
+        sharding=Sharding(candidate.zero, mesh.shards, accumulates, dp_replicate=mesh.dp_replicate),
     )
     return MemoryKinds(
         parameters=state.parameters,
@@ -186,7 +186,7 @@ def memory_kinds(stage: StageMemory, candidate: Candidate, cluster: Cluster, pre
 
 def optimizer_step_s(trainable_numel: int, candidate: Candidate, cluster: Cluster, precision: Precision) -> float:
     """Seconds of AdamW on this rank's shard of `trainable_numel` elements."""
-    shards = candidate.mesh.dp_shard if candidate.zero else 1
+    shards = candidate.mesh.shards if candidate.zero else 1
     weight, gradient, states = STATE_PRESETS["torch-adamw"].bytes_of(precision.param_bytes)
     mine = trainable_numel / shards
     return optimizer_s(parameter_bytes=mine * weight, gradient_bytes=mine * gradient, optimizer_bytes=mine * states, device=cluster.device)

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 from hypothesis import given
 
-from planner.ir.mesh import AXES, Mesh
+from planner.ir.mesh import AXES, DATA_AXES, SHARD_AXES, Mesh
 from tests.strategies import meshes
 
 
@@ -22,9 +22,18 @@ def test_coordinates_name_the_rank(mesh: Mesh) -> None:
 
 @given(meshes)
 def test_world_size_is_the_product(mesh: Mesh) -> None:
-    """World size is the product of degrees, dp of both data-parallel axes."""
+    """World size is the product of degrees; samples are divided along all data axes but cp."""
     assert mesh.world_size == prod(mesh.degree(axis) for axis in AXES)
-    assert mesh.dp == mesh.dp_replicate * mesh.dp_shard
+    assert mesh.dp * mesh.cp == mesh.data == mesh.dp_replicate * mesh.shards
+
+
+@given(meshes)
+def test_joined_axes_are_one_axis(mesh: Mesh) -> None:
+    """The ranks of a joined group are as many as its degree and, all shards being neighbours, a stride apart."""
+    name = mesh.joined(SHARD_AXES)
+    group = mesh.group(0, name)
+    assert mesh.degree(name) == mesh.shards == len(group)
+    assert group == tuple(index * mesh.stride(name) for index in range(mesh.shards))
 
 
 def test_tp_neighbours_are_adjacent() -> None:
@@ -32,6 +41,13 @@ def test_tp_neighbours_are_adjacent() -> None:
     mesh = Mesh(pp=2, dp_shard=2, tp=4)
     assert (1, 4, 8) == (mesh.stride("tp"), mesh.stride("dp_shard"), mesh.stride("pp"))
     assert (1, 0, 3) == tuple(mesh.coordinate(11, axis) for axis in ("pp", "dp_shard", "tp"))
+
+
+def test_joined_names() -> None:
+    """Axes of one rank are left out of a name; where all are, the first names the group."""
+    mesh = Mesh(dp_replicate=2, cp=2, tp=2)
+    assert ("dp_replicate*cp", "cp", "dp_shard") == (mesh.joined(DATA_AXES), mesh.joined(SHARD_AXES), mesh.joined(("dp_shard", "ep")))
+    assert (1, 3, 5, 7) == mesh.group(3, "dp_replicate*cp")
 
 
 def test_text() -> None:

@@ -99,7 +99,7 @@ def train(case: Case, steps: int = 3) -> dict[str, Any]:
         shared.sum_gradients(tied)
         expected = whole_step(case, reference, batch, plan)
         if part.is_last:
-            total = world.sum_over(torch.stack(losses).sum(), world.dp_axes)
+            total = world.sum_over(torch.stack(losses).sum(), world.data_axes)
             worst["loss"] = max(worst["loss"], float((total - expected).abs()))
         largest = max(largest, *(float(p.grad.abs().max()) for p in reference.parameters() if p.grad is not None))
         worst["gradient"] = max(worst["gradient"], difference(part, reference, lambda p: p.grad))
