@@ -23,10 +23,12 @@ from planner.runtime import (
     pipeline,
     placements,
     recompute,
+    rng,
     shared,
     statistics,
 )
 from planner.runtime.job import Job
+from planner.runtime.rng import Draws
 from planner.runtime.split import split, stage_plan
 from planner.runtime.whole import Whole
 from planner.runtime.world import World
@@ -61,7 +63,7 @@ def parallelize(
     engine = Whole(module, plan, world, partial(forward_arguments, module.forward))
     place(module, plan, materialize.start_of(module, world.device, seed), world)
     counted = frozenset(fqn for fqn, _ in module.named_parameters())
-    return Job((module,), plan, world, engine, loss, weigh, (), counted)
+    return Job((module,), plan, world, engine, loss, weigh, (), counted, Draws(world, seed))
 
 
 def staged(
@@ -77,7 +79,7 @@ def staged(
     shared.broadcast_values(copies)
     counted = frozenset(fqn for fqn, _ in shared.counted(parts))
     modules = tuple(part.module for part in parts)
-    return Job(modules, plan, world, pipeline.runner(parts, plan, world), loss, weight, copies, counted)
+    return Job(modules, plan, world, pipeline.runner(parts, plan, world), loss, weight, copies, counted, Draws(world, seed))
 
 
 def place(module: nn.Module, plan: Plan, start: materialize.Start, world: World) -> None:
@@ -91,6 +93,7 @@ def place(module: nn.Module, plan: Plan, start: materialize.Start, world: World)
     statistics.install(module, plan)
     if world.degrees.tp > 1:
         attention.register()
+        rng.install(world)
         embedding.install(module, plan)
         borders.install(module, plan.activations, world.tp)
     for fqn, _ in (*units, ("", module)):

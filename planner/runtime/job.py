@@ -23,6 +23,7 @@ from planner.ir.plan import Plan
 from planner.runtime import batches, checkpoint, forward, gradients, shared
 from planner.runtime.pipeline import Loss, Watch
 from planner.runtime.placements import local
+from planner.runtime.rng import Draws, read_state
 from planner.runtime.world import World
 
 
@@ -66,6 +67,7 @@ class Job:
     weight: Callable[[Any], float]
     copies: tuple[shared.Copies, ...]
     counted: frozenset[str]
+    draws: Draws
     progress: Progress = field(default_factory=Progress)
 
     @property
@@ -107,12 +109,14 @@ class Job:
             wide = value.to(torch.promote_types(value.dtype, torch.float32))
             return wide * shares[index].to(wide.dtype)
 
-        losses = self.engine.step(placed, loss, watch=Watch(during=self.progress.during))
+        watch = Watch(during=self.progress.during, draws=self.draws.of)
+        losses = self.engine.step(placed, loss, watch=watch)
         with self.progress.during("step"):
             self.finish_gradients()
             total = torch.stack([value.double() for value in losses]).sum() if losses else torch.zeros_like(shares[0])
             mean = self.world.sum_over(total, ("pp", *self.world.data_axes))
         self.progress.steps += 1
+        self.draws.step += 1
         return mean
 
     def shares(self, parts: tuple[Any, ...]) -> Tensor:
@@ -142,6 +146,14 @@ class Job:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copies values in, from whole tensors or from another `state_dict`; MismatchError for a missing name or a wrong shape."""
         checkpoint.load_state_dict(self, state)
+
+    def rng_state(self) -> dict[str, int]:
+        """What a checkpoint keeps so that a resumed job draws the same random numbers: the same on every rank, two integers for JSON."""
+        return self.draws.state()
+
+    def load_rng_state(self, state: Mapping[str, int]) -> None:
+        """Continues with the random numbers where `rng_state` was taken; MismatchError for anything else."""
+        self.draws.seed, self.draws.step = read_state(state)
 
     def rank_summary(self) -> str:
         """One line: this rank's coordinates, its parameters and bytes."""

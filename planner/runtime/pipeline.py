@@ -35,10 +35,12 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Lets the caller follow a step: `during` surrounds what happens in "forward" and "backward", `observe` is told each action as it ends."""
+    """Lets the caller follow a step: `during` surrounds what happens in "forward" and "backward", `draws` the forward of a (stage, microbatch),
+    where random numbers are drawn; `observe` is told each action as it ends."""
 
     during: Callable[[str], AbstractContextManager[object]] = lambda phase: nullcontext()
     observe: Callable[[Action], None] = lambda action: None
+    draws: Callable[[int, int], AbstractContextManager[object]] = lambda stage, microbatch: nullcontext()
 
 
 @dataclass(slots=True)
@@ -112,7 +114,8 @@ class Runner:
                 self.receive(action, to, flight)
             case Compute(action):
                 if action.kind == "F":
-                    self.forward(action, flight)
+                    with flight.watch.draws(action.stage, action.microbatch):
+                        self.forward(action, flight)
                 else:
                     self.backward(action, flight)
                 flight.watch.observe(action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,16 +33,16 @@ class Whole:
         losses = []
         for index, batch in enumerate(microbatches):
             data_parallel.set_last(self.module, self.plan, last=index == last)
-            losses.append(self.microbatch(batch, partial(on_index, loss, index), watch))
+            losses.append(self.microbatch(batch, index, partial(on_index, loss, index), watch))
         return tuple(losses)
 
-    def microbatch(self, batch: Any, loss: Callable[[Any], Tensor], watch: Watch) -> Tensor:
+    def microbatch(self, batch: Any, index: int, loss: Callable[[Any], Tensor], watch: Watch) -> Tensor:
         """One microbatch; its loss, detached."""
         args, kwargs = self.arguments(batch)
-        with watch.during("forward"), forward.guards(self.world):
-            output = self.module(*args, **kwargs)
-        with forward.loss_guard(output):
-            with watch.during("forward"), forward.guards(self.world):
+        with ExitStack() as guard:
+            with watch.draws(0, index), watch.during("forward"), forward.guards(self.world):
+                output = self.module(*args, **kwargs)
+                guard.enter_context(forward.loss_guard(output))
                 value = loss(output)
             with watch.during("backward"), forward.implicit(self.world):
                 value.backward()

@@ -10,6 +10,7 @@ from planner.ir.batch import InputInfo
 from planner.ir.family import GraphFamily, coverage, flop_per_sample
 from planner.ir.fingerprint import fingerprint
 from planner.ir.graph import Graph, Op
+from planner.ir.mesh import AXES, Mesh
 from planner.ir.options import Options
 from planner.ir.placement import Layout, Placement, R, Replicate, Shard
 from planner.ir.plan import (
@@ -66,7 +67,7 @@ def assemble(outcome: Outcome, pool: Pool, illegal: Sequence[Illegal], options: 
         activations=_activations(chosen),
         ties=_ties(family),
         buffers=tuple(sorted(buffer.fqn for buffer in family.low.buffers if not buffer.persistent)),
-        rng="dtensor" if candidate.mesh.tp > 1 else "per-rank",
+        rng=_rng(candidate.mesh),
         recompute=tuple((region.glob, candidate.recompute) for region in space.graph.regions),
         offload=(),
         schedule=schedule_info(candidate),
@@ -100,6 +101,12 @@ def schedule_info(candidate: Candidate) -> ScheduleInfo:
         candidate.zero,
         candidate.mesh.dp * candidate.microbatch_size * candidate.microbatches,
     )
+
+
+def _rng(mesh: Mesh) -> str:
+    """Along which axes ranks draw different random numbers: all but tp as a whole, tp by shard."""
+    apart = ", ".join(axis for axis in AXES if axis != "tp" and mesh.degree(axis) > 1)
+    return "; ".join(filter(None, (apart and f"own draws along {apart}", "by shard along tp" if mesh.tp > 1 else ""))) or "one seed"
 
 
 def _model(family: GraphFamily, graph: Graph, candidate: Candidate, options: Options) -> ModelInfo:

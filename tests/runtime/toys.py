@@ -53,3 +53,32 @@ def weight(batch: dict[str, Tensor]) -> float:
 def odd_gpt() -> gpt.GPT:
     """A vocabulary that no even degree divides (trap 4)."""
     return gpt.GPT(gpt.Config(layers=2, width=32, heads=4, vocab_size=61, max_seq=16))
+
+
+class DropBlock(nn.Module):
+    """Dropout of a tensor that tp shards, and of one that it does not; both are of ones, so that outputs show the masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 64)
+        self.inner = nn.Dropout(0.25)
+        self.down = nn.Linear(64, 8)
+        self.outer = nn.Dropout(0.25)
+        with torch.no_grad():
+            self.up.weight.zero_()
+            self.up.bias.fill_(1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.down(self.inner(self.up(x)))
+        return y * self.outer(torch.ones_like(y))
+
+
+class Drops(nn.Module):
+    """One block with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([DropBlock()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[0](x)
