@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "planner.schedules": ("planner.ir", "planner.errors"),
     "planner.simulate": ("planner.schedules", "planner.ir", "planner.errors"),
     "planner.runtime": ("planner.schedules", "planner.ir", "planner.errors"),
+    "planner.verify": ("planner.trace", "planner.runtime", "planner.schedules", "planner.ir", "planner.errors"),
     "planner.search": ("planner.rules", "planner.prune", "planner.schedules", "planner.ir", "planner.errors", "costmodels.hardware"),
     "planner.driver": ("planner.search", "planner.prune", "planner.simulate", "planner.ir", "planner.errors", "costmodels.hardware"),
     "planner.cli": ("planner.ir", "planner.errors", "costmodels.errors", "costmodels.hardware"),
@@ -34,7 +35,7 @@ EXTRA = {
 }
 """Single modules that may import more than their room."""
 
-TORCH = ("planner.trace", "planner.runtime", "costmodels.measure")
+TORCH = ("planner.trace", "planner.runtime", "planner.verify", "costmodels.measure")
 SOLVER = ("planner.search",)
 
 

@@ -1,6 +1,7 @@
 """The command line: one file per command; each imports what it runs only when it runs.
 
-Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 a known error (one line), 2 wrong usage, 130 interrupted.
+Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 a known error (one line) or something not proven, 2 wrong
+usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from costmodels.errors import HardwareError
 from planner.cli.diff import diff
 from planner.cli.explain import explain
 from planner.cli.plan import plan
+from planner.cli.verify import verify
 from planner.errors import AutoparError
 
 
@@ -23,7 +25,7 @@ def autopar() -> None:
     """Plans the parallel training of PyTorch models."""
 
 
-for command in (plan, explain, diff):
+for command in (plan, explain, diff, verify):
     autopar.add_command(command)
 
 
@@ -35,9 +37,9 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command and returns the exit code."""
+    """Runs a command and returns the exit code: what the command returns, 0 where it returns nothing."""
     try:
-        autopar.main(arguments, prog_name="autopar", standalone_mode=False)
+        result = autopar.main(arguments, prog_name="autopar", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -47,4 +49,4 @@ def run(arguments: list[str]) -> int:
     except (AutoparError, HardwareError) as error:
         click.echo(f"error: {' '.join(str(error).split())}", err=True)
         return 1
-    return 0
+    return result if isinstance(result, int) else 0

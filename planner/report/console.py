@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 from rich.console import Console, RenderableType
 
+from planner.ir.json_text import render
 from planner.ir.plan import Plan
 from planner.ir.plan_json import write
+from planner.ir.verification import Verification, document
 from planner.report.difference import difference
 from planner.report.tables import tables
+from planner.report.verification import verification_report
 
 
 def print_plan(plan: Plan) -> None:
@@ -25,6 +28,16 @@ def print_json(plan: Plan) -> None:
 def print_difference(old: Plan, new: Plan) -> None:
     """What `new` does differently from `old`."""
     _print([difference(old, new)])
+
+
+def print_verification(verification: Verification) -> None:
+    """What was proven and what was not."""
+    _print(verification_report(verification))
+
+
+def print_verification_json(verification: Verification) -> None:
+    """The same as JSON."""
+    print(render(document(verification)), end="")
 
 
 def _print(found: Iterable[RenderableType]) -> None:

@@ -1,0 +1,1 @@
+"""A plan proven before it is run on what it was made for."""
