@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor._redistribute import _gen_transform_infos
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 
@@ -34,7 +36,13 @@ class Hollow(FakeTensorMode):  # type: ignore[misc]  # torch is untyped here
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled in here, and to guard against it takes time at each of many operators
+
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Kwargs | None = None) -> object:
+        if func is torch.ops.prim.device.default:
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         is_fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
         if is_fake and func is torch.ops.aten._local_scalar_dense.default:
@@ -54,6 +62,8 @@ def fake_group(rank: int, *, ranks: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        _clear_sharding_prop_cache()  # what DTensor remembers of its operators leads to the groups that are gone
+        _gen_transform_infos.cache_clear()
 
 
 def fake_job(plan: Plan, source: ModelSource, *, mode: Hollow) -> Job:

@@ -54,10 +54,16 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
         self.kinds: list[str] = []
         self.changes: list[tuple[int, int]] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in planner.verify.fake_job
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # DTensor first turns itself into local operators
         result = func(*args, **(kwargs or {}))
+        if func is torch.ops.prim.device.default:
+            return result
         for tensor in tensors(result):
             self.number(tensor.untyped_storage())
         name = func._schema.name
