@@ -1,7 +1,7 @@
 """How DTensor moves a shard from one dim to another, on the device that a plan is for.
 
-On a CPU it gathers the whole tensor and keeps a piece, because gloo lacks all_to_all; on every other device it runs all_to_all. A rehearsal is on
-a CPU whatever the plan is for: a plan that counts on all_to_all along tp is rehearsed with it.
+On a CPU it gathers the whole tensor and keeps a piece, because gloo lacks all_to_all; on every other device it runs all_to_all. A rehearsal is
+on a CPU whatever the plan is for: a plan that counts on all_to_all along tp is rehearsed with it.
 """
 
 from __future__ import annotations

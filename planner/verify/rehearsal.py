@@ -2,8 +2,8 @@
 
 The optimizer has its states before the step begins, as in every step but the first.
 
-All microbatches but the first and the last ones are alike. Where a plan has many, two shorter steps are run, of a and of b > a microbatches, both
-long enough to fill the pipeline, and what a step of m does follows:
+All microbatches but the first and the last ones are alike. Where a plan has many, two shorter steps are run, of a and of b > a microbatches,
+both long enough to fill the pipeline, and what a step of m does follows:
 
     x(m) = x(a) + (m - a) / (b - a) (x(b) - x(a))    for the count of each collective and the bytes of each kind at the peak
 """
