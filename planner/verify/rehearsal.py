@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -71,14 +72,13 @@ def rehearse_once(plan: Plan, source: ModelSource, model: dict[str, Whole], *, a
         job = fake_job(plan, source, mode=mode)
         found = tuple(differences(job, model, rank=alike.rank))
         with mode:
-            collectives, peak = step(job, source, mode=mode)
+            collectives, peak = step(job, fake_share(job, source, mode=mode))
         return Rehearsal(alike, job.world.coordinate("pp"), tuple(fqn for fqn, _ in job.named_parameters()), found, collectives, peak)
 
 
-def step(job: Job, source: ModelSource, *, mode: Hollow) -> tuple[tuple[Collective, ...], Peak]:
-    """The collectives of a step, and the peak of it and of the optimizer's step after it."""
+def step(job: Job, share: Any) -> tuple[tuple[Collective, ...], Peak]:
+    """The collectives of a step on this rank's `share` of a batch, and the peak of it and of the optimizer's step after it."""
     optimizer = with_states(job)
-    share = fake_share(job, source, mode=mode)
     ledger, recorder = Ledger(), record(job)
     ledger.enter(list(job.parameters()), kind="parameters")
     ledger.enter([buffer for part in job.parts for buffer in part.buffers()], kind="buffers")
